@@ -1,0 +1,99 @@
+// The target: the language model whose text is wanted, on one llama.cpp context with one sequence.
+//
+// Invariant: the KV cache holds exactly the tokens [0, n_past). `prefill` and `verify` append, `truncate`
+// removes. Logits stay valid until the next call that appends.
+//
+// Owns model, context and batch; shares the threadpool. One thread at a time, whichever.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dflash/threadpool.h"
+#include "dflash/token.h"
+#include "dflash/vocab.h"
+
+struct llama_context;
+struct llama_model;
+
+namespace dflash {
+
+struct TargetOptions {
+    int n_ctx        = 4096;  // tokens the context holds; 0: as many as the model was trained for
+    int n_gpu_layers = -1;    // layers on the GPU; -1: all
+    int n_threads    = 0;     // CPU threads; 0: default_threads()
+    int n_batch      = 512;   // tokens per prefill pass
+    std::string type_k = "f16";  // KV cache types: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl
+    std::string type_v = "f16";
+    std::string flash_attention = "auto";  // auto, on, off
+    std::function<bool(float)> progress;   // 0..1 while loading; false gives up. May be empty
+};
+
+class Target {
+public:
+    static constexpr int max_rows = 64;  // rows of one verification
+
+    // Throws ModelError (the file, or llama.cpp's reason), std::invalid_argument (an option), Interrupted.
+    Target(const std::string & path, const TargetOptions & options);
+    ~Target();
+
+    // Appends tokens[0..n) without logits, n <= n_batch.
+    void prefill(const Token * tokens, int n);
+    // Appends the anchor and its draft, n <= max_rows; afterwards row(i) is the prediction after tokens[i].
+    void verify(const Token * tokens, int n);
+    // [vocab size] logits of row i of the last verification.
+    const float * row(int i) const;
+
+    // Removes everything from position n_tokens on. False where this model's state cannot be cut there
+    // (recurrent layers): then the cache is empty and must be filled again.
+    bool truncate(int n_tokens);
+
+    int n_past() const { return n_past_; }
+    int n_ctx() const { return n_ctx_; }
+    int n_batch() const { return options_.n_batch; }
+    // Draft tokens that can be taken back after a verification; 0 where none can.
+    int max_draft() const { return max_draft_; }
+
+    // Asked between graph nodes, on the calling thread; true makes the pass throw Interrupted. On a GPU a
+    // pass runs to its end first.
+    void set_interrupt(std::function<bool()> interrupt) { interrupt_ = std::move(interrupt); }
+
+    Vocab vocab() const;
+    std::uint64_t tokenizer() const { return tokenizer_; }
+    const std::string & path() const { return path_; }
+    std::string description() const;
+    std::string chat_template() const;  // empty where the model has none
+    std::string metadata(const std::string & key) const;
+    std::uint64_t model_bytes() const;
+    int n_ctx_train() const;
+    int n_threads() const { return threadpool_->n_threads(); }
+    const std::shared_ptr<Threadpool> & threadpool() const { return threadpool_; }
+    llama_context * raw() const { return context_.get(); }
+
+private:
+    struct Free {
+        void operator()(llama_model * model) const;
+        void operator()(llama_context * context) const;
+    };
+
+    void load(const std::string & path);
+    void create_context();
+    void append(const Token * tokens, int n, bool with_logits);
+
+    std::string path_;
+    TargetOptions options_;
+    std::shared_ptr<Threadpool> threadpool_;
+    std::unique_ptr<llama_model, Free> model_;
+    std::unique_ptr<llama_context, Free> context_;
+    std::function<bool()> interrupt_;
+    std::uint64_t tokenizer_ = 0;
+    int n_ctx_     = 0;
+    int n_past_    = 0;
+    int max_draft_ = 0;
+};
+
+}  // namespace dflash

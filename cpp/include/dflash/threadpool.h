@@ -1,0 +1,30 @@
+// The CPU threads that compute a llama.cpp context's graphs. Contexts that take turns share one pool: idle
+// workers of a second pool would spin on the cores that the first one needs. One graph at a time per pool.
+
+#pragma once
+
+#include <memory>
+
+struct ggml_threadpool;
+
+namespace dflash {
+
+// Cores this process may use for arithmetic: performance cores, capped by its CPU affinity.
+int default_threads();
+
+class Threadpool {
+public:
+    explicit Threadpool(int n_threads);
+    ~Threadpool();
+    Threadpool(const Threadpool &) = delete;
+    Threadpool & operator=(const Threadpool &) = delete;
+
+    int n_threads() const { return n_threads_; }
+    ggml_threadpool * raw() const { return pool_; }
+
+private:
+    int n_threads_;
+    ggml_threadpool * pool_;
+};
+
+}  // namespace dflash

@@ -1,0 +1,91 @@
+#include "dflash/log.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <stdexcept>
+
+#include "llama.h"
+
+namespace dflash {
+namespace {
+
+std::mutex mutex;
+std::string errors;
+LogLevel threshold = LogLevel::error;
+LogLevel previous  = LogLevel::error;  // level of the line that GGML_LOG_LEVEL_CONT goes on with
+
+LogLevel parse_level(const std::string & name) {
+    const char * const names[] = {"error", "warn", "info", "debug"};
+    for (int i = 0; i < 4; ++i) {
+        if (name == names[i]) {
+            return static_cast<LogLevel>(i);
+        }
+    }
+    throw std::invalid_argument("DFLASH_LOG is '" + name + "'; use error, warn, info or debug");
+}
+
+LogLevel from_ggml(ggml_log_level level) {
+    switch (level) {
+        case GGML_LOG_LEVEL_ERROR: return LogLevel::error;
+        case GGML_LOG_LEVEL_WARN: return LogLevel::warn;
+        case GGML_LOG_LEVEL_INFO: return LogLevel::info;
+        case GGML_LOG_LEVEL_CONT: return previous;
+        default: return LogLevel::debug;
+    }
+}
+
+std::string without_newline(std::string text) {
+    while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) {
+        text.pop_back();
+    }
+    return text;
+}
+
+void on_llama_log(ggml_log_level ggml_level, const char * text, void *) {
+    std::lock_guard<std::mutex> lock(mutex);
+    const LogLevel level = from_ggml(ggml_level);
+    previous = level;
+    if (level == LogLevel::error) {
+        const std::string line = without_newline(text);
+        if (!line.empty()) {
+            errors += (errors.empty() ? "" : "; ") + line;
+        }
+        // llama.cpp's errors come back as exceptions; printing them too would say everything twice.
+        if (threshold == LogLevel::error) {
+            return;
+        }
+    }
+    if (level <= threshold) {
+        std::fputs(text, stderr);
+    }
+}
+
+}  // namespace
+
+void init_backend() {
+    static const bool started = [] {
+        const char * level = std::getenv("DFLASH_LOG");
+        threshold = level && *level ? parse_level(level) : LogLevel::error;
+        llama_log_set(on_llama_log, nullptr);
+        llama_backend_init();
+        return true;
+    }();
+    (void) started;
+}
+
+void log(LogLevel level, const std::string & message) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (level <= threshold) {
+        std::fprintf(stderr, "dflash: %s\n", message.c_str());
+    }
+}
+
+std::string take_errors() {
+    std::lock_guard<std::mutex> lock(mutex);
+    std::string taken;
+    taken.swap(errors);
+    return taken;
+}
+
+}  // namespace dflash

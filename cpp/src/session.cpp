@@ -1,0 +1,206 @@
+#include "dflash/session.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "dflash/error.h"
+
+namespace dflash {
+
+const char * finish_reason_name(FinishReason reason) {
+    switch (reason) {
+        case FinishReason::stop: return "stop";
+        case FinishReason::length: return "length";
+        case FinishReason::none: break;
+    }
+    return "none";
+}
+
+class Session::Entry {
+public:
+    explicit Entry(std::atomic<bool> & busy) : busy_(busy) {
+        if (busy_.exchange(true)) {
+            throw BusyError("this session is generating on another thread; use one LLM per thread, or wait");
+        }
+    }
+    ~Entry() { busy_ = false; }
+
+private:
+    std::atomic<bool> & busy_;
+};
+
+Session::Session(std::shared_ptr<Target> target, std::shared_ptr<NgramMap> ngram)
+    : target_(std::move(target)), speculator_(std::move(ngram)) {
+    if (speculator_.ngram()) {
+        speculator_.ngram()->bind_tokenizer(target_->tokenizer());
+    }
+}
+
+void Session::begin(const Tokens & prompt, const GenerationOptions & options) {
+    Entry entry(busy_);
+    if (options.max_tokens < 1) {
+        throw std::invalid_argument("max_tokens is " + std::to_string(options.max_tokens) + "; use 1 or more");
+    }
+    if (prompt.empty()) {
+        throw std::invalid_argument("the prompt is empty; give at least one token");
+    }
+    target_->vocab().check(prompt);
+    if (prompt.size() >= static_cast<std::size_t>(target_->n_ctx())) {
+        throw ContextOverflowError("the prompt has " + std::to_string(prompt.size()) + " tokens, the context holds " +
+                                   std::to_string(target_->n_ctx()) + " with the answer; use a larger n_ctx or a "
+                                   "shorter prompt");
+    }
+    auto sampler = std::make_unique<Sampler>(target_->vocab(), options.sampler);
+    TextStream text(options.stop);
+    keep_common_prefix(prompt, prompt.size() - 1);
+    sampler_ = std::move(sampler);
+    sampler_->accept_prompt(prompt);
+    text_      = std::move(text);
+    options_   = options;
+    committed_ = prompt;
+    finish_reason_ = FinishReason::none;
+    stats_ = {};
+    stats_.n_prompt = static_cast<std::int64_t>(prompt.size());
+    stats_.n_reused = target_->n_past();
+    began_us_ = now_us();
+    speculator_.begin(committed_);
+    stats_.add_event({Event::Lane::host, "begin", 0, now_us() - began_us_});
+}
+
+// Cuts the KV cache to what it shares with `tokens`, at most `limit` positions.
+void Session::keep_common_prefix(const Tokens & tokens, std::size_t limit) {
+    const std::size_t cached = std::min({static_cast<std::size_t>(target_->n_past()), committed_.size(), limit});
+    const auto differs = std::mismatch(committed_.begin(), committed_.begin() + static_cast<std::ptrdiff_t>(cached),
+                                       tokens.begin());
+    target_->truncate(static_cast<int>(differs.first - committed_.begin()));
+}
+
+int Session::prefill(int max_tokens) {
+    Entry entry(busy_);
+    const int prompt_end = static_cast<int>(stats_.n_prompt) - 1;  // the anchor is read by the first step
+    const int n = std::min({max_tokens, target_->n_batch(), prompt_end - target_->n_past()});
+    if (n > 0) {
+        const std::int64_t start = now_us();
+        target_->prefill(committed_.data() + target_->n_past(), n);
+        const std::int64_t end = now_us();
+        stats_.prefill_us += end - start;
+        stats_.add_event({Event::Lane::target, "prefill", start - began_us_, end - began_us_, n});
+    }
+    return prompt_end - target_->n_past();
+}
+
+// Draft tokens that max_tokens, the context and the target leave room for.
+int Session::room() const {
+    const int left_to_say = options_.max_tokens - static_cast<int>(stats_.n_completion);
+    const int left_to_hold = target_->n_ctx() - target_->n_past() - 1;
+    return std::min({left_to_say - 1, left_to_hold, Target::max_rows - 1, target_->max_draft()});
+}
+
+StepResult Session::step() {
+    Entry entry(busy_);
+    if (finished()) {
+        throw std::logic_error("the generation is finished; call begin");
+    }
+    if (target_->n_past() + 1 != static_cast<int>(committed_.size())) {
+        throw std::logic_error("the prompt is not read yet; call prefill");
+    }
+    const std::int64_t start = now_us();
+    const Draft draft = speculator_.propose(committed_, room());
+
+    Tokens rows{committed_.back()};
+    rows.insert(rows.end(), draft.tokens.begin(), draft.tokens.end());
+    const std::int64_t proposed = now_us();
+    target_->verify(rows.data(), static_cast<int>(rows.size()));
+    const std::int64_t verified = now_us();
+
+    const auto position = static_cast<std::int64_t>(committed_.size());
+    const Vocab vocab = target_->vocab();
+    const auto target_token = [&](int i) {
+        const Token token = sampler_->sample(target_->row(i), position + i);
+        sampler_->accept(token);
+        return token;
+    };
+    const Verdict verdict = verify(draft.tokens, target_token, [&vocab](Token token) { return vocab.is_end(token); });
+    const std::int64_t sampled = now_us();
+
+    StepResult result = commit(verdict);
+    target_->truncate(static_cast<int>(committed_.size()) - 1);
+    speculator_.learn(draft, verdict.n_accepted, committed_, static_cast<double>(verified - proposed));
+
+    const std::int64_t end = now_us();
+    const int n_rows = static_cast<int>(rows.size());
+    ++stats_.n_verifications;
+    stats_.decode_us += end - start;
+    stats_.add_draft(draft.source, n_rows - 1, verdict.n_accepted);
+    stats_.add_event({Event::Lane::host, "propose", start - began_us_, proposed - began_us_});
+    stats_.add_event({Event::Lane::target, "verify", proposed - began_us_, verified - began_us_, n_rows,
+                      verdict.n_accepted});
+    stats_.add_event({Event::Lane::host, "sample", verified - began_us_, sampled - began_us_});
+    stats_.add_event({Event::Lane::host, "commit", sampled - began_us_, end - began_us_});
+    return result;
+}
+
+// Appends the verdict's tokens to the text until something ends it.
+StepResult Session::commit(const Verdict & verdict) {
+    StepResult result;
+    const Vocab vocab = target_->vocab();
+    for (const Token token : verdict.tokens) {
+        ++stats_.n_committed;
+        if (vocab.is_end(token)) {
+            finish_reason_ = FinishReason::stop;
+            break;
+        }
+        committed_.push_back(token);
+        result.tokens.push_back(token);
+        ++stats_.n_completion;
+        result.text += text_.push(vocab.piece(token, false));
+        if (text_.stopped()) {
+            finish_reason_ = FinishReason::stop;
+            break;
+        }
+        const bool context_full = committed_.size() > static_cast<std::size_t>(target_->n_ctx());
+        if (stats_.n_completion >= options_.max_tokens || context_full) {
+            finish_reason_ = FinishReason::length;
+            break;
+        }
+    }
+    if (finished()) {
+        result.text += text_.finish();
+    }
+    result.finish_reason = finish_reason_;
+    return result;
+}
+
+void Session::reset() {
+    Entry entry(busy_);
+    target_->truncate(0);
+    committed_.clear();
+    finish_reason_ = FinishReason::stop;
+}
+
+std::vector<float> Session::logits(const Tokens & tokens, int n_single) {
+    Entry entry(busy_);
+    target_->vocab().check(tokens);
+    if (tokens.empty() || n_single < 1 || static_cast<std::size_t>(n_single) > tokens.size()) {
+        throw std::invalid_argument("n_single is " + std::to_string(n_single) + "; use 1 to the number of tokens");
+    }
+    if (tokens.size() > static_cast<std::size_t>(target_->n_ctx())) {
+        throw ContextOverflowError("the text has " + std::to_string(tokens.size()) + " tokens, the context holds " +
+                                   std::to_string(target_->n_ctx()));
+    }
+    target_->truncate(0);
+    finish_reason_ = FinishReason::stop;
+    committed_ = tokens;
+    const int n_batched = static_cast<int>(tokens.size()) - n_single;
+    while (target_->n_past() < n_batched) {
+        target_->prefill(tokens.data() + target_->n_past(),
+                         std::min(target_->n_batch(), n_batched - target_->n_past()));
+    }
+    while (target_->n_past() < static_cast<int>(tokens.size())) {
+        target_->verify(tokens.data() + target_->n_past(), 1);
+    }
+    const float * row = target_->row(0);
+    return std::vector<float>(row, row + target_->vocab().size());
+}
+
+}  // namespace dflash

@@ -1,0 +1,228 @@
+#include "dflash/target.h"
+
+#include <algorithm>
+#include <cctype>
+#include <stdexcept>
+
+#include "dflash/error.h"
+#include "dflash/gguf_file.h"
+#include "dflash/log.h"
+#include "llama.h"
+
+namespace dflash {
+namespace {
+
+ggml_type kv_type(const std::string & option, const std::string & name) {
+    for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q5_1,
+                                 GGML_TYPE_Q5_0, GGML_TYPE_Q4_1, GGML_TYPE_Q4_0, GGML_TYPE_IQ4_NL}) {
+        if (name == ggml_type_name(type)) {
+            return type;
+        }
+    }
+    throw std::invalid_argument(option + " is '" + name +
+                                "'; use f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
+}
+
+llama_flash_attn_type flash_attention(const std::string & name) {
+    if (name == "auto") {
+        return LLAMA_FLASH_ATTN_TYPE_AUTO;
+    }
+    if (name == "on") {
+        return LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    }
+    if (name == "off") {
+        return LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    }
+    throw std::invalid_argument("flash_attention is '" + name + "'; use auto, on or off");
+}
+
+void check(const TargetOptions & o) {
+    if (o.n_ctx < 0) {
+        throw std::invalid_argument("n_ctx is " + std::to_string(o.n_ctx) + "; use 0 (the model's own) or more");
+    }
+    if (o.n_threads < 0 || o.n_threads > 512) {
+        throw std::invalid_argument("n_threads is " + std::to_string(o.n_threads) + "; use 0 (all cores) to 512");
+    }
+    if (o.n_batch < Target::max_rows || o.n_batch > 65536) {
+        throw std::invalid_argument("n_batch is " + std::to_string(o.n_batch) + "; use " +
+                                    std::to_string(Target::max_rows) + " to 65536");
+    }
+    const bool quantised_v = o.type_v != "f32" && o.type_v != "f16" && o.type_v != "bf16";
+    if (quantised_v && o.flash_attention == "off") {
+        throw std::invalid_argument("type_v '" + o.type_v + "' needs flash attention; leave flash_attention at auto");
+    }
+    kv_type("type_k", o.type_k);
+    kv_type("type_v", o.type_v);
+    flash_attention(o.flash_attention);
+}
+
+std::string because(const std::string & reason) { return reason.empty() ? "" : ": " + reason; }
+
+}  // namespace
+
+void Target::Free::operator()(llama_model * model) const { llama_model_free(model); }
+void Target::Free::operator()(llama_context * context) const { llama_free(context); }
+
+Target::Target(const std::string & path, const TargetOptions & options) : path_(path), options_(options) {
+    init_backend();
+    check(options_);
+    GgufFile(path).require_language_model();
+    load(path);
+    create_context();
+    tokenizer_ = vocab().fingerprint();
+}
+
+Target::~Target() = default;
+
+void Target::load(const std::string & path) {
+    llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers = options_.n_gpu_layers;
+    bool given_up = false;
+    struct Progress {
+        const std::function<bool(float)> & report;
+        bool & given_up;
+    } progress{options_.progress, given_up};
+    if (options_.progress) {
+        params.progress_callback_user_data = &progress;
+        params.progress_callback = [](float share, void * data) {
+            auto & p = *static_cast<Progress *>(data);
+            p.given_up = !p.report(share);
+            return !p.given_up;
+        };
+    }
+    take_errors();
+    model_.reset(llama_model_load_from_file(path.c_str(), params));
+    if (given_up) {
+        throw Interrupted("loading was interrupted");
+    }
+    if (!model_) {
+        throw ModelError("llama.cpp cannot load " + path + because(take_errors()));
+    }
+    if (llama_model_has_encoder(model_.get()) || !llama_model_has_decoder(model_.get()) ||
+        llama_model_is_diffusion(model_.get())) {
+        throw ModelError(path + " is not a decoder-only language model; its kind is not supported");
+    }
+}
+
+void Target::create_context() {
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx   = static_cast<std::uint32_t>(options_.n_ctx);
+    params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(options_.n_batch);
+    params.n_seq_max     = 1;
+    params.n_outputs_max = max_rows;
+    // Recurrent layers keep this many snapshots to roll back over; other models ignore it.
+    const bool recurrent = llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get());
+    params.n_rs_seq = recurrent ? 16 : 0;
+    params.type_k   = kv_type("type_k", options_.type_k);
+    params.type_v   = kv_type("type_v", options_.type_v);
+    params.flash_attn_type = flash_attention(options_.flash_attention);
+    if (ggml_is_quantized(params.type_v) && options_.flash_attention == "auto") {
+        params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    }
+    params.swa_full = true;  // a window that forgot rows could not take rejected ones back
+    params.no_perf  = true;
+    threadpool_ = std::make_shared<Threadpool>(options_.n_threads > 0 ? options_.n_threads : default_threads());
+    params.n_threads = params.n_threads_batch = threadpool_->n_threads();
+    params.abort_callback_data = this;
+    params.abort_callback = [](void * data) {
+        auto & self = *static_cast<Target *>(data);
+        return self.interrupt_ && self.interrupt_();
+    };
+    take_errors();
+    context_.reset(llama_init_from_model(model_.get(), params));
+    if (!context_) {
+        throw ModelError("llama.cpp cannot make a context of " + std::to_string(options_.n_ctx) + " tokens for " +
+                         path_ + because(take_errors()) + "; try a smaller n_ctx or a quantised KV cache");
+    }
+    llama_attach_threadpool(context_.get(), threadpool_->raw(), threadpool_->raw());
+    n_ctx_     = static_cast<int>(llama_n_ctx(context_.get()));
+    max_draft_ = recurrent ? static_cast<int>(llama_n_rs_seq(context_.get())) : max_rows - 1;
+}
+
+void Target::append(const Token * tokens, int n, bool with_logits) {
+    const int most = with_logits ? max_rows : options_.n_batch;
+    if (n < 1 || n > most) {
+        throw std::invalid_argument("a pass of " + std::to_string(n) + " tokens; use 1 to " + std::to_string(most));
+    }
+    if (n_past_ + n > n_ctx_) {
+        throw ContextOverflowError("the context holds " + std::to_string(n_ctx_) + " tokens and is full; use a larger "
+                                   "n_ctx or a shorter prompt");
+    }
+    std::vector<llama_pos> positions(static_cast<std::size_t>(n));
+    std::vector<std::int32_t> n_seqs(static_cast<std::size_t>(n), 1);
+    llama_seq_id sequence = 0;
+    std::vector<llama_seq_id *> sequences(static_cast<std::size_t>(n), &sequence);
+    std::vector<std::int8_t> outputs(static_cast<std::size_t>(n), with_logits);
+    for (int i = 0; i < n; ++i) {
+        positions[static_cast<std::size_t>(i)] = n_past_ + i;
+    }
+    llama_batch batch{n, const_cast<Token *>(tokens), nullptr, positions.data(), n_seqs.data(), sequences.data(),
+                      outputs.data()};
+    take_errors();
+    const std::int32_t status = llama_decode(context_.get(), batch);
+    if (status == 0) {
+        n_past_ += n;
+        return;
+    }
+    // What was computed before the failure may remain in the cache.
+    const int before = n_past_;
+    n_past_ += n;
+    truncate(before);
+    if (status == 2) {
+        throw Interrupted("interrupted");
+    }
+    if (status == 1) {
+        throw ContextOverflowError("the KV cache has no room for " + std::to_string(n) + " more tokens");
+    }
+    throw ModelError("llama.cpp failed to decode" + because(take_errors()));
+}
+
+void Target::prefill(const Token * tokens, int n) { append(tokens, n, false); }
+
+void Target::verify(const Token * tokens, int n) { append(tokens, n, true); }
+
+const float * Target::row(int i) const { return llama_get_logits_ith(context_.get(), i); }
+
+bool Target::truncate(int n_tokens) {
+    if (n_tokens >= n_past_) {
+        return true;
+    }
+    llama_memory_t memory = llama_get_memory(context_.get());
+    n_past_ = n_tokens;
+    if (llama_memory_seq_rm(memory, 0, n_tokens, -1)) {
+        return true;
+    }
+    llama_memory_clear(memory, true);
+    n_past_ = 0;
+    return false;
+}
+
+Vocab Target::vocab() const { return Vocab(llama_model_get_vocab(model_.get())); }
+
+std::string Target::description() const {
+    char text[256] = {};
+    llama_model_desc(model_.get(), text, sizeof(text));
+    return text;
+}
+
+std::string Target::chat_template() const {
+    const char * text = llama_model_chat_template(model_.get(), nullptr);
+    return text ? text : "";
+}
+
+std::string Target::metadata(const std::string & key) const {
+    const std::int32_t length = llama_model_meta_val_str(model_.get(), key.c_str(), nullptr, 0);
+    if (length < 0) {
+        return {};
+    }
+    std::string value(static_cast<std::size_t>(length) + 1, '\0');
+    llama_model_meta_val_str(model_.get(), key.c_str(), value.data(), value.size());
+    value.resize(static_cast<std::size_t>(length));
+    return value;
+}
+
+std::uint64_t Target::model_bytes() const { return llama_model_size(model_.get()); }
+
+int Target::n_ctx_train() const { return llama_model_n_ctx_train(model_.get()); }
+
+}  // namespace dflash

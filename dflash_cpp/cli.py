@@ -1,0 +1,470 @@
+"""The command `dflash-cpp`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import dflash_cpp
+from dflash_cpp import _core, models
+from dflash_cpp.errors import DFlashError
+from dflash_cpp.llm import LLM, NgramMap
+from dflash_cpp.results import Chunk, Completion, Stats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+output = Console(highlight=False, soft_wrap=True)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line as one `error:` line."""
+
+    def error(self, message: str) -> NoReturn:
+        _fail(f"{message} (see {self.prog} --help)")
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(USER_ERROR)
+
+
+# -- arguments ----------------------------------------------------------------------------------------------
+
+
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model")
+    group.add_argument("--model", "-m", default="smollm2", metavar="MODEL",
+                       help="a GGUF's path, smollm2 (default), or hf:user/repo/file.gguf")  # fmt: skip
+    group.add_argument("--n-ctx", type=int, default=4096, metavar="N", help="tokens the context holds (4096)")
+    group.add_argument("--n-gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (-1: all)")
+    group.add_argument("--n-threads", type=int, metavar="N", help="CPU threads (one per core)")
+    group.add_argument("--type-k", default="f16", metavar="TYPE", help="KV cache type of keys (f16)")
+    group.add_argument("--type-v", default="f16", metavar="TYPE", help="KV cache type of values (f16)")
+    group.add_argument("--flash-attention", default="auto", metavar="WHEN", help="auto, on or off (auto)")
+
+
+def _add_table_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("k4v table")
+    group.add_argument("--no-ngram", action="store_true", help="decode without the k4v table")
+    group.add_argument("--table", type=Path, metavar="FILE",
+                       help="load the table from FILE where it exists, save it there at the end")  # fmt: skip
+
+
+def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("generation")
+    group.add_argument("--max-tokens", "-n", type=int, default=256, metavar="N", help="most tokens to generate (256)")
+    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 (default): greedy")
+    group.add_argument("--seed", type=int, metavar="N", help="same seed, same text")
+    group.add_argument("--top-k", type=int, default=0, metavar="K", help="0: off")
+    group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="1: off")
+    group.add_argument("--min-p", type=float, default=0.0, metavar="P", help="0: off")
+    group.add_argument("--typical-p", type=float, default=1.0, metavar="P", help="1: off")
+    group.add_argument("--repeat-penalty", type=float, default=1.0, metavar="X", help="1: off")
+    group.add_argument("--frequency-penalty", type=float, default=0.0, metavar="X", help="0: off")
+    group.add_argument("--presence-penalty", type=float, default=0.0, metavar="X", help="0: off")
+    group.add_argument("--stop", action="append", metavar="TEXT", help="end before TEXT (may be repeated)")
+    group.add_argument("--grammar", type=Path, metavar="FILE", help="a GBNF grammar to follow")
+    group.add_argument("--json-schema", type=Path, metavar="FILE", help="a JSON schema to follow")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="dflash-cpp", description="Lossless speculative decoding for GGUF models.")
+    parser.add_argument("--version", action="version",
+                        version=f"dflash-cpp {dflash_cpp.__version__} (llama.cpp {_core.llama_tag})")  # fmt: skip
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+
+    generate = commands.add_parser("generate", help="answer one prompt")
+    generate.add_argument("prompt", help="the prompt; - reads it from standard input")
+    generate.add_argument("--raw", action="store_true",
+                          help="continue the text as it stands, without the model's chat template")  # fmt: skip
+    generate.add_argument("--json", action="store_true", help="print the completion and its statistics as JSON")
+    generate.add_argument("--stats", action="store_true", help="print the statistics to standard error")
+    chat = commands.add_parser("chat", help="talk to the model; the k4v table learns along")
+    chat.add_argument("--system", metavar="TEXT", help="a system message")
+    chat.add_argument("--json", action="store_true", help="print one JSON object per answer")
+    for command in (generate, chat):
+        _add_model_arguments(command)
+        _add_table_arguments(command)
+        _add_sampling_arguments(command)
+
+    tokenize = commands.add_parser("tokenize", help="show the token ids of a text")
+    tokenize.add_argument("text", help="the text; - reads it from standard input")
+    tokenize.add_argument("--no-special", action="store_true", help="take control tokens as plain text, add no BOS")
+    tokenize.add_argument("--json", action="store_true", help="print a JSON list")
+    tokenize.add_argument("--model", "-m", default="smollm2", metavar="MODEL", help="as for generate")
+
+    inspect = commands.add_parser("inspect", help="say what a GGUF file is, without loading it")
+    inspect.add_argument("file", help="a GGUF's path, smollm2, or hf:user/repo/file.gguf")
+    inspect.add_argument("--json", action="store_true", help="print all metadata and tensors as JSON")
+
+    listing = commands.add_parser("models", help="list the built-in models and where they are")
+    listing.add_argument("--json", action="store_true", help="print a JSON list")
+
+    bench = commands.add_parser("bench", help="measure plain decoding against the k4v table on prompts")
+    bench.add_argument("--workload", action="append", metavar="NAME",
+                       help="edit, prose, repeat or humaneval; may be repeated (edit and prose)")  # fmt: skip
+    bench.add_argument("--prompts", type=Path, metavar="FILE", help='your own: JSONL with "prompt" or "messages"')
+    bench.add_argument("--limit", type=int, metavar="N", help="take the first N prompts of each workload")
+    bench.add_argument("--repetitions", type=int, default=3, metavar="N", help="rounds per prompt (3)")
+    bench.add_argument("--max-tokens", "-n", type=int, default=128, metavar="N", help="tokens per prompt (128)")
+    bench.add_argument("--json", action="store_true", help="print everything measured as JSON")
+    _add_model_arguments(bench)
+    return parser
+
+
+# -- progress -----------------------------------------------------------------------------------------------
+
+
+class _Bars:
+    """Progress of loading and reading on standard error, shown only where someone watches."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._stage = ""
+
+    def report(self, line: str) -> None:
+        if errors.is_terminal:
+            errors.print(line, style="dim")
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        # A bar for a prompt that is read in one pass would only flicker.
+        if not errors.is_terminal or (stage == "prefill" and total < 1024):
+            return
+        if self._progress is None or stage != self._stage:
+            self.stop()
+            what = "loading the model" if stage == "load" else "reading the prompt"
+            self._progress = Progress(
+                TextColumn("[dim]{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
+                TimeElapsedColumn(), console=errors, transient=True,
+            )  # fmt: skip
+            self._progress.start()
+            self._task = self._progress.add_task(what, total=total)
+            self._stage = stage
+        if self._task is not None:
+            self._progress.update(self._task, completed=done)
+        if done >= total:
+            self.stop()
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+            self._stage = ""
+
+
+# -- helpers ------------------------------------------------------------------------------------------------
+
+
+def _read_text(argument: str) -> str:
+    return sys.stdin.read() if argument == "-" else argument
+
+
+def _read_file(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+
+
+def _load_llm(args: argparse.Namespace, ngram: NgramMap | bool, bars: _Bars) -> LLM:
+    try:
+        return LLM(
+            args.model,
+            ngram=ngram,
+            n_ctx=args.n_ctx,
+            n_gpu_layers=args.n_gpu_layers,
+            n_threads=args.n_threads,
+            type_k=args.type_k,
+            type_v=args.type_v,
+            flash_attention=args.flash_attention,
+            progress=bars,
+            report=bars.report,
+        )
+    finally:
+        bars.stop()
+
+
+@contextmanager
+def _table(args: argparse.Namespace) -> Iterator[NgramMap | bool]:
+    """Give the k4v table, from --table where given; what it learned is saved even after Ctrl-C."""
+    if args.no_ngram:
+        if args.table:
+            raise ValueError("--no-ngram and --table are both given; use one")
+        yield False
+        return
+    table = NgramMap.load(str(args.table)) if args.table and args.table.exists() else NgramMap()
+    try:
+        yield table
+    finally:
+        if args.table:
+            table.save(str(args.table))
+
+
+def _sampling(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "max_tokens": args.max_tokens,
+        "temperature": args.temperature,
+        "seed": args.seed,
+        "top_k": args.top_k,
+        "top_p": args.top_p,
+        "min_p": args.min_p,
+        "typical_p": args.typical_p,
+        "repeat_penalty": args.repeat_penalty,
+        "frequency_penalty": args.frequency_penalty,
+        "presence_penalty": args.presence_penalty,
+        "stop": args.stop,
+        "grammar": _read_file(args.grammar),
+        "json_schema": _read_file(args.json_schema),
+    }
+
+
+def _write_live(chunks: Iterator[Chunk]) -> Completion:
+    """Print a stream as it comes; return the whole of it."""
+    texts: list[str] = []
+    tokens: list[int] = []
+    last: Chunk | None = None
+    for last in chunks:
+        sys.stdout.write(last.text)
+        sys.stdout.flush()
+        texts.append(last.text)
+        tokens.extend(last.tokens)
+    sys.stdout.write("\n")
+    assert last is not None and last.finish_reason is not None and last.stats is not None
+    return Completion("".join(texts), tokens, last.finish_reason, last.stats)
+
+
+def _stats_line(stats: Stats) -> str:
+    source = stats.sources["ngram"]
+    return (
+        f"{stats.completion_tokens} tokens, {stats.tokens_per_second:.1f} tokens/s, "
+        f"{stats.acceptance_length:.2f} tokens per verification "
+        f"(k4v: {source['accepted']} of {source['proposed']} proposed tokens accepted), "
+        f"prompt of {stats.prompt_tokens} read in {stats.prefill_seconds:.2f} s"
+    )
+
+
+def _human_bytes(n: int) -> str:
+    return f"{n / 2**30:.2f} GiB" if n >= 2**30 else f"{n / 2**20:.1f} MiB"
+
+
+# -- commands -----------------------------------------------------------------------------------------------
+
+
+def _run_generate(args: argparse.Namespace) -> int:
+    bars = _Bars()
+    prompt = _read_text(args.prompt)
+    with _table(args) as table, _load_llm(args, table, bars) as llm:
+        as_chat = llm.chat_template and not args.raw
+        messages = [{"role": "user", "content": prompt}] if as_chat else prompt
+        if args.json:
+            completion = llm.generate(messages, **_sampling(args))
+            print(json.dumps(completion.to_dict(), ensure_ascii=False))
+        else:
+            completion = _write_live(llm.stream(messages, **_sampling(args)))
+        if args.stats:
+            print(_stats_line(completion.stats), file=sys.stderr)
+    return 0
+
+
+def _run_chat(args: argparse.Namespace) -> int:
+    bars = _Bars()
+    messages: list[dict[str, str]] = [{"role": "system", "content": args.system}] if args.system else []
+    interactive = sys.stdin.isatty()
+    with _table(args) as table, _load_llm(args, table, bars) as llm:
+        if interactive:
+            errors.print(f"{llm.description}; /stats, /reset, /quit or Ctrl-D", style="dim")
+        completion: Completion | None = None
+        while True:
+            try:
+                line = input("> " if interactive else "")
+            except EOFError:
+                return 0
+            if line == "/quit":
+                return 0
+            if line == "/reset":
+                del messages[1 if args.system else 0 :]
+                continue
+            if line == "/stats":
+                print(_stats_line(completion.stats) if completion else "nothing generated yet", file=sys.stderr)
+                continue
+            if not line.strip():
+                continue
+            messages.append({"role": "user", "content": line})
+            try:
+                if args.json:
+                    completion = llm.chat(messages, **_sampling(args))
+                    print(json.dumps(completion.to_dict(), ensure_ascii=False), flush=True)
+                else:
+                    completion = _write_live(llm.stream(messages, **_sampling(args)))
+            except KeyboardInterrupt:
+                # Ctrl-C ends the answer, not the talk.
+                if not interactive:
+                    raise
+                messages.pop()
+                print(file=sys.stderr)
+                continue
+            messages.append({"role": "assistant", "content": completion.text})
+
+
+def _run_tokenize(args: argparse.Namespace) -> int:
+    bars = _Bars()
+    args.n_ctx, args.n_gpu_layers, args.n_threads = 256, 0, 1
+    args.type_k = args.type_v = "f16"
+    args.flash_attention = "auto"
+    with _load_llm(args, False, bars) as llm:
+        tokens = llm.tokenize(_read_text(args.text), special=not args.no_special)
+        if args.json:
+            print(json.dumps(tokens))
+        else:
+            for token in tokens:
+                print(f"{token}\t{llm.detokenize([token])!r}")
+    return 0
+
+
+def _run_inspect(args: argparse.Namespace) -> int:
+    file = _core.GgufFile(str(models.resolve(args.file, _Bars().report)))
+    if args.json:
+        tensors = [{"name": t.name, "shape": t.shape, "type": t.type, "bytes": t.bytes} for t in file.tensors]
+        print(json.dumps({"path": file.path, "file_bytes": file.file_bytes, "tensor_bytes": file.tensor_bytes,
+                          "metadata": file.metadata, "tensors": tensors}, ensure_ascii=False))  # fmt: skip
+        return 0
+    metadata, arch = file.metadata, file.architecture
+    types: dict[str, int] = {}
+    for tensor in file.tensors:
+        types[tensor.type] = types.get(tensor.type, 0) + tensor.bytes
+    try:
+        file.require_language_model()
+        kind = "a language model: usable as model="
+    except DFlashError as error:
+        kind = str(error).removeprefix(file.path).strip()
+    table = Table(show_header=False, box=None)
+    rows = [
+        ("file", f"{file.path} ({_human_bytes(file.file_bytes)})"),
+        ("kind", kind),
+        ("name", metadata.get("general.name", "-")),
+        ("architecture", arch or "-"),
+        ("layers", metadata.get(f"{arch}.block_count", "-")),
+        ("hidden size", metadata.get(f"{arch}.embedding_length", "-")),
+        ("trained context", metadata.get(f"{arch}.context_length", "-")),
+        ("vocabulary", file.vocab_size or "-"),
+        ("chat template", "yes" if metadata.get("tokenizer.chat_template") else "no"),
+        ("licence", metadata.get("general.license", "-")),
+        ("tensors", f"{len(file.tensors)}: " + ", ".join(f"{t} {_human_bytes(n)}" for t, n in sorted(types.items()))),
+    ]
+    for name, value in rows:
+        table.add_row(name, str(value))
+    output.print(table)
+    return 0
+
+
+def _run_models(args: argparse.Namespace) -> int:
+    rows = [
+        {"name": m.name, "description": m.description, "licence": m.licence, "source": f"{m.package}=={m.version}",
+         "cached": models.is_cached(m)}
+        for m in models.BUILT_IN.values()
+    ]  # fmt: skip
+    if args.json:
+        print(json.dumps(rows))
+        return 0
+    table = Table("name", "what", "licence", "from", "cached", box=None)
+    for row in rows:
+        table.add_row(str(row["name"]), str(row["description"]), str(row["licence"]), str(row["source"]),
+                      "yes" if row["cached"] else "no")  # fmt: skip
+    output.print(table)
+    output.print(f"cache folder: {models.cache_dir()}", style="dim")
+    return 0
+
+
+def _run_bench(args: argparse.Namespace) -> int:
+    from dflash_cpp import bench
+
+    if args.repetitions < 1 or (args.limit is not None and args.limit < 1):
+        raise ValueError("--repetitions and --limit take 1 or more")
+    sets: dict[str, list[bench.BenchPrompt]] = {}
+    for name in args.workload or ([] if args.prompts else ["edit", "prose"]):
+        if name not in bench.WORKLOADS:
+            raise ValueError(f"unknown workload '{name}'; use one of {', '.join(bench.WORKLOADS)}")
+        sets[name] = bench.WORKLOADS[name]()
+    if args.prompts:
+        sets[args.prompts.name] = bench.load_prompts(args.prompts)
+    bars = _Bars()
+    modes = list(bench.MODES.values())
+    llms = {mode.name: _load_llm(args, mode.ngram, bars) for mode in modes}
+    reports: dict[str, bench.Run] = {}
+    for name, prompts in sets.items():
+        chosen = prompts[: args.limit]
+        with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+            task = progress.add_task(name, total=len(chosen))
+
+            def advance(_: object, progress: Progress = progress, task: TaskID = task) -> None:
+                progress.advance(task)
+
+            reports[name] = bench.measure(
+                lambda mode: llms[mode.name], args.model, chosen, modes,
+                max_tokens=args.max_tokens, repetitions=args.repetitions, on_result=advance,
+            )  # fmt: skip
+    if args.json:
+        print(json.dumps({name: run.to_dict() for name, run in reports.items()}))
+        return 0
+    table = Table("workload", "mode", "tokens/s", "ratio to plain", "95% interval", "tokens/verification", box=None)
+    notes = []
+    for name, run in reports.items():
+        for mode_name in run.modes:
+            summary = run.summary(mode_name)
+            lengths = [r.acceptance_length[mode_name] for r in run.results]
+            table.add_row(name, mode_name, f"{summary['tokens_per_second']:.1f}", f"{summary['ratio']:.2f}",
+                          f"{summary['low']:.2f} - {summary['high']:.2f}",
+                          f"{sum(lengths) / len(lengths):.2f}")  # fmt: skip
+        notes += [f"{r.name}: {mode} {d}" for r in run.results for mode, d in r.divergence.items() if d]
+    output.print(table)
+    for note in notes:
+        output.print(note)
+    return 0
+
+
+_COMMANDS = {
+    "generate": _run_generate,
+    "chat": _run_chat,
+    "tokenize": _run_tokenize,
+    "inspect": _run_inspect,
+    "models": _run_models,
+    "bench": _run_bench,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code. A user's mistake is one `error:` line and exit code 2."""
+    args = _parser().parse_args(argv)
+    try:
+        return _COMMANDS[args.command](args)
+    except (DFlashError, ValueError) as error:
+        _fail(" ".join(str(error).split()))
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone, as in `| head`; Python must not complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""What a generation returns: text, tokens, statistics and the timeline."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from dflash_cpp import _core
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class TimelineEvent:
+    """A stretch of time on one lane.
+
+    Attributes
+    ----------
+    lane
+        "target" (a pass of the target) or "host" (everything else).
+    name
+        "prefill" and "verify" on the target's lane; "begin", "propose", "sample", "commit" on the host's.
+    start, end
+        Seconds since the generation began.
+    rows
+        Tokens in the pass, where it is one.
+    accepted
+        Of a verification: draft tokens accepted.
+    """
+
+    lane: str
+    name: str
+    start: float
+    end: float
+    rows: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True)
+class Stats:
+    """How a generation ran.
+
+    Attributes
+    ----------
+    prompt_tokens, reused_tokens
+        Length of the prompt; how much of it was still in the KV cache.
+    completion_tokens
+        Tokens generated.
+    prefill_seconds, decode_seconds
+        Time spent reading the prompt and generating.
+    tokens_per_second
+        completion_tokens / decode_seconds.
+    verifications
+        Passes of the target while generating.
+    acceptance_length
+        Tokens committed per verification, the bonus token included; 1.0 is plain decoding.
+    acceptance_by_position
+        For each position of a draft, the share of drafts offered so far that were accepted up to and
+        including it.
+    sources
+        For each draft source the drafts offered ("proposals"), the tokens in them ("proposed") and those
+        accepted ("accepted").
+    seed
+        The seed that was used: pass it again for the same text.
+    timeline
+        What ran when.
+    """
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    completion_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    tokens_per_second: float = 0.0
+    verifications: int = 0
+    acceptance_length: float = 0.0
+    acceptance_by_position: list[float] = field(default_factory=list)
+    sources: dict[str, dict[str, int]] = field(default_factory=dict)
+    seed: int = 0
+    timeline: list[TimelineEvent] = field(default_factory=list, repr=False)
+
+    @classmethod
+    def of(cls, raw: _core.Stats, seed: int) -> Stats:
+        """Turn the core's counters (microseconds) into this form (seconds, ratios)."""
+        decode_seconds = raw.decode_us / 1e6
+        return cls(
+            prompt_tokens=raw.n_prompt,
+            reused_tokens=raw.n_reused,
+            completion_tokens=raw.n_completion,
+            prefill_seconds=raw.prefill_us / 1e6,
+            decode_seconds=decode_seconds,
+            tokens_per_second=raw.n_completion / decode_seconds if decode_seconds > 0 else 0.0,
+            verifications=raw.n_verifications,
+            acceptance_length=raw.n_committed / raw.n_verifications if raw.n_verifications else 0.0,
+            acceptance_by_position=[
+                accepted / offered for accepted, offered in zip(raw.accepted_at, raw.offered_at, strict=True)
+            ],
+            sources={
+                "ngram": {
+                    "proposals": raw.ngram.n_proposals,
+                    "proposed": raw.ngram.n_proposed,
+                    "accepted": raw.ngram.n_accepted,
+                }
+            },
+            seed=seed,
+            timeline=[
+                TimelineEvent(e.lane, e.name, e.start_us / 1e6, e.end_us / 1e6, e.n_rows, e.n_accepted)
+                for e in raw.timeline
+            ],
+        )
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished generation.
+
+    Attributes
+    ----------
+    text
+        The generated text, without the stop string.
+    tokens
+        The generated token ids, without the end-of-generation token.
+    finish_reason
+        "stop" (the model or a stop string ended it), "length" (max_tokens or the context did) or
+        "cancelled" (Ctrl-C or `close` did).
+    stats
+        How it ran.
+    """
+
+    text: str
+    tokens: list[int]
+    finish_reason: FinishReason
+    stats: Stats
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain dicts and lists, ready for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a streamed generation: the text and tokens of one step.
+
+    `finish_reason` and `stats` are set in the last chunk only.
+    """
+
+    text: str
+    tokens: list[int]
+    finish_reason: FinishReason | None = None
+    stats: Stats | None = None

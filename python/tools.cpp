@@ -1,0 +1,82 @@
+// Free functions over llama.cpp's own: quantising a file, JSON schema to grammar, a chain's distribution.
+
+#include "bindings.h"
+
+#include "dflash/error.h"
+#include "dflash/log.h"
+#include "dflash/noise.h"
+#include "dflash/sampler.h"
+#include "dflash/target.h"
+#include "json-schema-to-grammar.h"
+#include "llama-ext.h"
+#include "llama.h"
+
+namespace {
+
+llama_ftype ftype_named(const std::string & name) {
+    const std::pair<const char *, llama_ftype> known[] = {
+        {"f32", LLAMA_FTYPE_ALL_F32},         {"f16", LLAMA_FTYPE_MOSTLY_F16},
+        {"bf16", LLAMA_FTYPE_MOSTLY_BF16},    {"q8_0", LLAMA_FTYPE_MOSTLY_Q8_0},
+        {"q5_0", LLAMA_FTYPE_MOSTLY_Q5_0},    {"q5_1", LLAMA_FTYPE_MOSTLY_Q5_1},
+        {"q4_0", LLAMA_FTYPE_MOSTLY_Q4_0},    {"q4_1", LLAMA_FTYPE_MOSTLY_Q4_1},
+        {"q4_k_m", LLAMA_FTYPE_MOSTLY_Q4_K_M}, {"q4_k_s", LLAMA_FTYPE_MOSTLY_Q4_K_S},
+        {"q5_k_m", LLAMA_FTYPE_MOSTLY_Q5_K_M}, {"q6_k", LLAMA_FTYPE_MOSTLY_Q6_K},
+    };
+    std::string names;
+    for (const auto & [known_name, ftype] : known) {
+        if (name == known_name) {
+            return ftype;
+        }
+        names += std::string(names.empty() ? "" : ", ") + known_name;
+    }
+    throw std::invalid_argument("unknown type '" + name + "'; use one of " + names);
+}
+
+void quantize(const std::string & source, const std::string & destination, const std::string & type, bool pure,
+              int n_threads) {
+    dflash::init_backend();
+    llama_model_quantize_params params = llama_model_quantize_default_params();
+    params.ftype = ftype_named(type);
+    params.allow_requantize = true;
+    params.pure    = pure;
+    params.nthread = n_threads;
+    dflash::take_errors();
+    if (llama_model_quantize(source.c_str(), destination.c_str(), &params) != 0) {
+        throw dflash::ModelError("cannot quantise " + source + ": " + dflash::take_errors());
+    }
+}
+
+std::string grammar_of_schema(const std::string & schema) {
+    try {
+        return json_schema_to_grammar(common_json::parse(schema));
+    } catch (const std::exception & e) {
+        throw std::invalid_argument(std::string("the JSON schema is not usable: ") + e.what());
+    }
+}
+
+std::vector<std::pair<dflash::Token, float>> distribution(const dflash::Target & target,
+                                                          const dflash::SamplerOptions & options,
+                                                          const std::vector<float> & logits) {
+    if (logits.size() != static_cast<std::size_t>(target.vocab().size())) {
+        throw std::invalid_argument("logits has " + std::to_string(logits.size()) + " values, the vocabulary " +
+                                    std::to_string(target.vocab().size()));
+    }
+    dflash::Sampler sampler(target.vocab(), options);
+    std::vector<std::pair<dflash::Token, float>> result;
+    for (const auto & [token, probability] : sampler.distribution(logits.data())) {
+        result.emplace_back(token, probability);
+    }
+    return result;
+}
+
+}  // namespace
+
+void bind_tools(py::module_ & m) {
+    m.def("quantize", &quantize, py::arg("source"), py::arg("destination"), py::arg("type"), py::arg("pure") = false,
+          py::arg("n_threads") = 0, release_gil());
+    m.def("grammar_of_schema", &grammar_of_schema, py::arg("schema"));
+    m.def("distribution", &distribution, py::arg("target"), py::arg("options"), py::arg("logits"), release_gil());
+    m.def("gumbel", [](std::uint64_t seed, std::int64_t position, dflash::Token token) {
+        return dflash::GumbelNoise(seed, position)(token);
+    }, py::arg("seed"), py::arg("position"), py::arg("token"));
+}
