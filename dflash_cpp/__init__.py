@@ -6,10 +6,10 @@
 `generate` is one call; `LLM` keeps a model loaded; `NgramMap` is the k4v table that both use.
 """
 
-from dflash_cpp._core import Proposal, llama_tag
+from dflash_cpp._core import NgramMap, Proposal, llama_tag
 from dflash_cpp._core import version as __version__
 from dflash_cpp.errors import BusyError, ContextOverflowError, DFlashError, ModelError, NgramMapError
-from dflash_cpp.llm import LLM, NgramMap, generate
+from dflash_cpp.llm import LLM, generate
 from dflash_cpp.results import Chunk, Completion, Stats, TimelineEvent
 
 __all__ = [

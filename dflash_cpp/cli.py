@@ -17,8 +17,9 @@ from rich.table import Table
 
 import dflash_cpp
 from dflash_cpp import _core, models
+from dflash_cpp._core import NgramMap
 from dflash_cpp.errors import DFlashError
-from dflash_cpp.llm import LLM, NgramMap
+from dflash_cpp.llm import LLM
 from dflash_cpp.results import Chunk, Completion, Stats
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def _add_table_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("generation")
-    group.add_argument("--max-tokens", "-n", type=int, default=256, metavar="N", help="most tokens to generate (256)")
+    group.add_argument(
+        "--max-tokens", "-n", type=int, default=256, metavar="N", help="most tokens to generate (256)"
+    )
     group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 (default): greedy")
     group.add_argument("--seed", type=int, metavar="N", help="same seed, same text")
     group.add_argument("--top-k", type=int, default=0, metavar="K", help="0: off")
@@ -104,7 +107,9 @@ def _parser() -> argparse.ArgumentParser:
 
     tokenize = commands.add_parser("tokenize", help="show the token ids of a text")
     tokenize.add_argument("text", help="the text; - reads it from standard input")
-    tokenize.add_argument("--no-special", action="store_true", help="take control tokens as plain text, add no BOS")
+    tokenize.add_argument(
+        "--no-special", action="store_true", help="take control tokens as plain text, add no BOS"
+    )
     tokenize.add_argument("--json", action="store_true", help="print a JSON list")
     tokenize.add_argument("--model", "-m", default="smollm2", metavar="MODEL", help="as for generate")
 
@@ -367,7 +372,10 @@ def _run_inspect(args: argparse.Namespace) -> int:
         ("vocabulary", file.vocab_size or "-"),
         ("chat template", "yes" if metadata.get("tokenizer.chat_template") else "no"),
         ("licence", metadata.get("general.license", "-")),
-        ("tensors", f"{len(file.tensors)}: " + ", ".join(f"{t} {_human_bytes(n)}" for t, n in sorted(types.items()))),
+        (
+            "tensors",
+            f"{len(file.tensors)}: " + ", ".join(f"{t} {_human_bytes(n)}" for t, n in sorted(types.items())),
+        ),
     ]
     for name, value in rows:
         table.add_row(name, str(value))
@@ -424,7 +432,9 @@ def _run_bench(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({name: run.to_dict() for name, run in reports.items()}))
         return 0
-    table = Table("workload", "mode", "tokens/s", "ratio to plain", "95% interval", "tokens/verification", box=None)
+    table = Table(
+        "workload", "mode", "tokens/s", "ratio to plain", "95% interval", "tokens/verification", box=None
+    )
     notes = []
     for name, run in reports.items():
         for mode_name in run.modes:

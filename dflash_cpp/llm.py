@@ -114,7 +114,8 @@ class LLM:
     ) -> None:
         self._target: _core.Target | None = None
         self._session: _core.Session | None = None
-        self._in_use = threading.Lock()
+        self._in_use = threading.Lock()  # held by a generation from its first token to its last
+        self._stepping = threading.Lock()  # held while the core is at work
         self._closing = False
         self._progress = progress
         if not isinstance(ngram, bool | NgramMap) and ngram != "auto":
@@ -319,8 +320,9 @@ class LLM:
         tokens = self.prompt_tokens(prompt)
         self._acquire()
         try:
-            session = self._open_session()
-            session.begin(tokens, options)
+            with self._stepping:
+                session = self._open_session()
+                session.begin(tokens, options)
         except BaseException:
             self._in_use.release()
             raise
@@ -335,11 +337,10 @@ class LLM:
 
     def _steps(self, session: _core.Session, seed: int) -> Iterator[Chunk]:
         """Run a begun generation to its end."""
-        n_batch = self._open_target().n_batch
         total = session.stats.n_prompt
         left = total
         while left > 0 and not self._closing:
-            left = session.prefill(n_batch)
+            left = session.prefill(2**30)  # one pass of n_batch tokens
             if self._progress:
                 self._progress("prefill", total - left, total)
         while not session.finished and not self._closing:
@@ -361,7 +362,8 @@ class LLM:
         """
         self._acquire()
         try:
-            return self._open_session().logits(list(tokens), n_single)
+            with self._stepping:
+                return self._open_session().logits(list(tokens), n_single)
         finally:
             self._in_use.release()
 
@@ -388,14 +390,15 @@ class LLM:
         """Forget the KV cache: the next prompt is read from its start. The table keeps what it learned."""
         self._acquire()
         try:
-            self._open_session().reset()
+            with self._stepping:
+                self._open_session().reset()
         finally:
             self._in_use.release()
 
     def close(self) -> None:
-        """Free the model. A generation running on another thread ends first, as "cancelled"."""
+        """Free the model. An open stream, and a generation on another thread, end as "cancelled"."""
         self._closing = True
-        with self._in_use:
+        with self._stepping:
             self._session = None
             self._target = None
 
@@ -436,7 +439,8 @@ class _Stream(Iterator[Chunk]):
         if self._llm is None:
             raise StopIteration
         try:
-            return next(self._steps)
+            with self._llm._stepping:
+                return next(self._steps)
         except BaseException:
             self.close()
             raise

@@ -19,7 +19,7 @@ bool python_interrupted() {
 
 PYBIND11_MODULE(_core, m) {
     m.doc() = "The C++ core of dflash_cpp. Use the dflash_cpp package instead.";
-    m.attr("version")   = DFLASH_VERSION;
+    m.attr("version") = DFLASH_VERSION;
     m.attr("llama_tag") = DFLASH_LLAMA_TAG;
 
     static py::exception<dflash::Error> error(m, "DFlashError");

@@ -29,8 +29,8 @@ match_length : int
         .def_readonly("match_length", &Proposal::match_length)
         .def("__len__", [](const Proposal & p) { return p.tokens.size(); })
         .def("__repr__", [](const Proposal & p) {
-            return "Proposal(" + std::to_string(p.tokens.size()) + " tokens, match_length=" +
-                   std::to_string(p.match_length) + ")";
+            return "Proposal(" + std::to_string(p.tokens.size()) +
+                   " tokens, match_length=" + std::to_string(p.match_length) + ")";
         });
 
     py::class_<NgramMap, std::shared_ptr<NgramMap>>(m, "NgramMap", R"(The ngram-map-k4v table.
@@ -114,9 +114,9 @@ ValueError
         .def_property_readonly("n_learned", &NgramMap::n_corpus, "Tokens remembered.")
         .def_property_readonly("memory_bytes", &NgramMap::memory_bytes)
         .def("__repr__", [](const NgramMap & map) {
-            return "NgramMap(size_n=" + std::to_string(map.options().size_n) + ", size_m=" +
-                   std::to_string(map.options().size_m) + ", size_n_min=" +
-                   std::to_string(map.options().size_n_min) + "): " + std::to_string(map.size()) + " tokens, " +
-                   std::to_string(map.n_keys()) + " keys";
+            return "NgramMap(size_n=" + std::to_string(map.options().size_n) +
+                   ", size_m=" + std::to_string(map.options().size_m) +
+                   ", size_n_min=" + std::to_string(map.options().size_n_min) + "): " + std::to_string(map.size()) +
+                   " tokens, " + std::to_string(map.n_keys()) + " keys";
         });
 }

@@ -15,10 +15,10 @@ namespace {
 
 llama_ftype ftype_named(const std::string & name) {
     const std::pair<const char *, llama_ftype> known[] = {
-        {"f32", LLAMA_FTYPE_ALL_F32},         {"f16", LLAMA_FTYPE_MOSTLY_F16},
-        {"bf16", LLAMA_FTYPE_MOSTLY_BF16},    {"q8_0", LLAMA_FTYPE_MOSTLY_Q8_0},
-        {"q5_0", LLAMA_FTYPE_MOSTLY_Q5_0},    {"q5_1", LLAMA_FTYPE_MOSTLY_Q5_1},
-        {"q4_0", LLAMA_FTYPE_MOSTLY_Q4_0},    {"q4_1", LLAMA_FTYPE_MOSTLY_Q4_1},
+        {"f32", LLAMA_FTYPE_ALL_F32},          {"f16", LLAMA_FTYPE_MOSTLY_F16},
+        {"bf16", LLAMA_FTYPE_MOSTLY_BF16},     {"q8_0", LLAMA_FTYPE_MOSTLY_Q8_0},
+        {"q5_0", LLAMA_FTYPE_MOSTLY_Q5_0},     {"q5_1", LLAMA_FTYPE_MOSTLY_Q5_1},
+        {"q4_0", LLAMA_FTYPE_MOSTLY_Q4_0},     {"q4_1", LLAMA_FTYPE_MOSTLY_Q4_1},
         {"q4_k_m", LLAMA_FTYPE_MOSTLY_Q4_K_M}, {"q4_k_s", LLAMA_FTYPE_MOSTLY_Q4_K_S},
         {"q5_k_m", LLAMA_FTYPE_MOSTLY_Q5_K_M}, {"q6_k", LLAMA_FTYPE_MOSTLY_Q6_K},
     };
@@ -38,7 +38,7 @@ void quantize(const std::string & source, const std::string & destination, const
     llama_model_quantize_params params = llama_model_quantize_default_params();
     params.ftype = ftype_named(type);
     params.allow_requantize = true;
-    params.pure    = pure;
+    params.pure = pure;
     params.nthread = n_threads;
     dflash::take_errors();
     if (llama_model_quantize(source.c_str(), destination.c_str(), &params) != 0) {
@@ -76,7 +76,10 @@ void bind_tools(py::module_ & m) {
           py::arg("n_threads") = 0, release_gil());
     m.def("grammar_of_schema", &grammar_of_schema, py::arg("schema"));
     m.def("distribution", &distribution, py::arg("target"), py::arg("options"), py::arg("logits"), release_gil());
-    m.def("gumbel", [](std::uint64_t seed, std::int64_t position, dflash::Token token) {
-        return dflash::GumbelNoise(seed, position)(token);
-    }, py::arg("seed"), py::arg("position"), py::arg("token"));
+    m.def(
+        "gumbel",
+        [](std::uint64_t seed, std::int64_t position, dflash::Token token) {
+            return dflash::GumbelNoise(seed, position)(token);
+        },
+        py::arg("seed"), py::arg("position"), py::arg("token"));
 }

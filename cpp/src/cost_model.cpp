@@ -22,7 +22,7 @@ void CostModel::observe(int n_rows, double us) {
 double CostModel::verify_us(int n_rows) const {
     const int rows = std::clamp(n_rows, 1, max_rows);
     const auto known = [this](int r) { return cells_[static_cast<std::size_t>(r)].n > 0; };
-    const auto us    = [this](int r) { return cells_[static_cast<std::size_t>(r)].us; };
+    const auto us = [this](int r) { return cells_[static_cast<std::size_t>(r)].us; };
     if (known(rows)) {
         return us(rows);
     }

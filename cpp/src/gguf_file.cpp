@@ -15,8 +15,19 @@ namespace {
 
 // GGUF's value types, by their numbers in the file.
 enum ValueType : std::uint32_t {
-    type_u8, type_i8, type_u16, type_i16, type_u32, type_i32, type_f32, type_bool, type_string, type_array,
-    type_u64, type_i64, type_f64,
+    type_u8,
+    type_i8,
+    type_u16,
+    type_i16,
+    type_u32,
+    type_i32,
+    type_f32,
+    type_bool,
+    type_string,
+    type_array,
+    type_u64,
+    type_i64,
+    type_f64,
 };
 
 // Reads little-endian values and never past the end of the file.
@@ -86,10 +97,17 @@ private:
 
 std::uint64_t fixed_size(std::uint32_t type) {
     switch (type) {
-        case type_u8: case type_i8: case type_bool: return 1;
-        case type_u16: case type_i16: return 2;
-        case type_u32: case type_i32: case type_f32: return 4;
-        case type_u64: case type_i64: case type_f64: return 8;
+        case type_u8:
+        case type_i8:
+        case type_bool: return 1;
+        case type_u16:
+        case type_i16: return 2;
+        case type_u32:
+        case type_i32:
+        case type_f32: return 4;
+        case type_u64:
+        case type_i64:
+        case type_f64: return 8;
         default: return 0;
     }
 }
@@ -196,7 +214,7 @@ GgufFile::GgufFile(const std::string & path) : path_(path) {
                          "; this build reads versions 2 and 3: convert it again");
     }
     const std::uint64_t n_tensors = in.count(24, "tensors");
-    const std::uint64_t n_values  = in.count(12, "metadata values");
+    const std::uint64_t n_values = in.count(12, "metadata values");
     for (std::uint64_t i = 0; i < n_values; ++i) {
         const std::string key = in.string("a metadata key");
         if (key.empty()) {
@@ -231,10 +249,10 @@ GgufFile::GgufFile(const std::string & path) : path_(path) {
         for (std::uint32_t d = 0; d < n_dims; ++d) {
             tensor.shape.push_back(in.value<std::int64_t>());
         }
-        const auto type   = in.value<std::uint32_t>();
+        const auto type = in.value<std::uint32_t>();
         const auto offset = in.value<std::uint64_t>();
         tensor.bytes = tensor_size(in, tensor, type);
-        tensor.type  = ggml_type_name(ggml_type(type));
+        tensor.type = ggml_type_name(ggml_type(type));
         std::transform(tensor.type.begin(), tensor.type.end(), tensor.type.begin(), ::toupper);
         if (offset % alignment != 0 || offset > file_bytes_ || tensor.bytes > file_bytes_) {
             throw ModelError(path + " is truncated or damaged: tensor '" + tensor.name +
@@ -304,12 +322,57 @@ void GgufFile::require_language_model() const {
     }
     // Pooling 1..4 is mean, cls, last or rank: such a model was trained to embed or rank, not to write.
     const bool embeds = arch_integer("pooling_type") > 0 || !flag(arch + ".attention.causal", true) ||
-                        ends_with(arch, "bert") || arch.find("bert-") != std::string::npos || ends_with(arch, "encoder");
+                        ends_with(arch, "bert") || arch.find("bert-") != std::string::npos ||
+                        ends_with(arch, "encoder");
     if (embeds) {
         throw ModelError(path_ + " is an embedding model (architecture " + arch + "); it cannot generate text");
     }
     if (vocab_size() == 0) {
         throw ModelError(path_ + " has no tokenizer (tokenizer.ggml.tokens); convert it again");
+    }
+    require_sane_sizes();
+}
+
+// Sizes that llama.cpp asserts on: each is in range, and agrees with the tensors where that is simple to say.
+void GgufFile::require_sane_sizes() const {
+    const auto refuse = [this](const std::string & key, std::int64_t value) {
+        throw ModelError(path_ + " is damaged: " + key + " is " + std::to_string(value) +
+                         "; download or convert it again");
+    };
+    const auto within = [this, &refuse](const std::string & name, std::int64_t least, std::int64_t most) {
+        const std::string key = architecture() + "." + name;
+        const std::int64_t value = integer(key, least);  // absent, or an array with a value for each layer
+        if (value < least || value > most) {
+            refuse(key, value);
+        }
+        return value;
+    };
+    within("block_count", 1, 512);
+    within("context_length", 1, std::int64_t(1) << 31);
+    within("feed_forward_length", 0, std::int64_t(1) << 24);
+    within("vocab_size", 1, std::int64_t(1) << 24);
+    within("expert_count", 0, 1 << 12);
+    within("expert_used_count", 0, 1 << 12);
+    const std::int64_t hidden = within("embedding_length", 1, std::int64_t(1) << 24);
+    const std::int64_t heads = within("attention.head_count", 1, 1 << 16);
+    const std::int64_t kv_heads = integer(architecture() + ".attention.head_count_kv", heads);
+    if (kv_heads < 0 || (kv_heads > 0 && heads % kv_heads != 0)) {
+        refuse(architecture() + ".attention.head_count_kv", kv_heads);
+    }
+    if (metadata_.count(architecture() + ".attention.key_length") == 0 && hidden % heads != 0) {
+        refuse(architecture() + ".attention.head_count", heads);
+    }
+    for (const GgufTensor & tensor : tensors_) {
+        if (tensor.name == "token_embd.weight" && tensor.shape[0] != hidden) {
+            refuse(architecture() + ".embedding_length", hidden);
+        }
+    }
+    for (const char * list : {"tokenizer.ggml.scores", "tokenizer.ggml.token_type"}) {
+        const auto found = metadata_.find(list);
+        const auto * array = found == metadata_.end() ? nullptr : std::get_if<GgufArray>(&found->second);
+        if (array && array->length != vocab_size()) {
+            refuse(std::string("the length of ") + list, std::int64_t(array->length));
+        }
     }
 }
 

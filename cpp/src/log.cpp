@@ -13,7 +13,7 @@ namespace {
 std::mutex mutex;
 std::string errors;
 LogLevel threshold = LogLevel::error;
-LogLevel previous  = LogLevel::error;  // level of the line that GGML_LOG_LEVEL_CONT goes on with
+LogLevel previous = LogLevel::error;  // level of the line that GGML_LOG_LEVEL_CONT goes on with
 
 LogLevel parse_level(const std::string & name) {
     const char * const names[] = {"error", "warn", "info", "debug"};
@@ -71,7 +71,7 @@ void init_backend() {
         llama_backend_init();
         return true;
     }();
-    (void) started;
+    (void)started;
 }
 
 void log(LogLevel level, const std::string & message) {

@@ -87,7 +87,7 @@ void NgramMap::clear() {
     corpus_.clear();
     segment_open_ = false;
     pending_ = {};
-    rates_   = {};
+    rates_ = {};
     reset_tables();
 }
 
@@ -95,7 +95,7 @@ void NgramMap::reset_tables() {
     spill_.clear();
     for (Level & level : levels_) {
         level.rolling = 0;
-        level.n_keys  = 0;
+        level.n_keys = 0;
         level.slots.assign(64, Slot{});
     }
 }
@@ -361,9 +361,9 @@ void NgramMap::accept(int n_accepted, int n_offered) {
     }
     // Accepted share of the judged tokens: the maximum-likelihood acceptance of a geometric run.
     const float seen = 255.0f * n_accepted / judged;
-    const float old  = value->evidence ? value->acceptance : seen;
+    const float old = value->evidence ? value->acceptance : seen;
     value->acceptance = static_cast<std::uint8_t>(std::lround(old + (seen - old) * 0.4f));
-    value->evidence   = static_cast<std::uint8_t>(std::min(evidence_cap, value->evidence + 1));
+    value->evidence = static_cast<std::uint8_t>(std::min(evidence_cap, value->evidence + 1));
 }
 
 void NgramMap::truncate(std::size_t length) {
@@ -389,7 +389,7 @@ void NgramMap::rehash_context() {
 
 void NgramMap::assign(const Tokens & tokens) {
     const auto differs = std::mismatch(context_.begin(), context_.end(), tokens.begin(), tokens.end());
-    const auto common  = static_cast<std::size_t>(differs.first - context_.begin());
+    const auto common = static_cast<std::size_t>(differs.first - context_.begin());
     truncate(common);
     extend(tokens.data() + common, tokens.size() - common);
 }
@@ -424,7 +424,7 @@ void NgramMap::forget_older_half() {
     const auto keep = [](const Value & taught, Value * kept) {
         if (taught.evidence && kept) {
             kept->acceptance = taught.acceptance;
-            kept->evidence   = taught.evidence;
+            kept->evidence = taught.evidence;
         }
     };
     for (std::size_t l = 0; l < levels_.size(); ++l) {
@@ -445,8 +445,9 @@ void NgramMap::forget_older_half() {
 
 void NgramMap::bind_tokenizer(std::uint64_t fingerprint) {
     if (tokenizer_ != 0 && tokenizer_ != fingerprint) {
-        throw NgramMapError("this k4v table was filled by a model with another tokenizer; "
-                            "use a table of its own for each tokenizer");
+        throw NgramMapError(
+            "this k4v table was filled by a model with another tokenizer; "
+            "use a table of its own for each tokenizer");
     }
     tokenizer_ = fingerprint;
 }
@@ -460,7 +461,8 @@ std::size_t NgramMap::n_keys() const {
 }
 
 std::size_t NgramMap::memory_bytes() const {
-    std::size_t total = (context_.capacity() + corpus_.capacity()) * sizeof(Token) + spill_.capacity() * sizeof(Spill);
+    std::size_t total =
+        (context_.capacity() + corpus_.capacity()) * sizeof(Token) + spill_.capacity() * sizeof(Spill);
     for (const Level & level : levels_) {
         total += level.slots.capacity() * sizeof(Slot);
     }
@@ -548,15 +550,15 @@ NgramMap NgramMap::load(const std::string & path) {
         }
         const auto tokenizer = file.get<std::uint64_t>();
         NgramMapOptions options;
-        options.size_n     = file.get<std::int32_t>();
-        options.size_m     = file.get<std::int32_t>();
+        options.size_n = file.get<std::int32_t>();
+        options.size_m = file.get<std::int32_t>();
         options.size_n_min = file.get<std::int32_t>();
         options.max_tokens = file.get<std::uint64_t>();
         NgramMap map(options);
         map.tokenizer_ = tokenizer;
-        const auto corpus  = file.get_vector<Token>();
+        const auto corpus = file.get_vector<Token>();
         const auto context = file.get_vector<Token>();
-        const bool open    = file.get<std::uint8_t>() != 0;
+        const bool open = file.get<std::uint8_t>() != 0;
         if (corpus.size() > options.max_tokens + options.size_n + 2) {
             throw refuse("the k4v table is damaged (more tokens than it may hold)");
         }
@@ -593,7 +595,7 @@ NgramMap NgramMap::load(const std::string & path) {
         map.rehash_context();
         for (Rate & rate : map.rates_) {
             rate.accepted = file.get<float>();
-            rate.tried    = file.get<float>();
+            rate.tried = file.get<float>();
             if (!(rate.tried >= 0.0f && rate.tried <= rate_memory && rate.accepted >= 0.0f &&
                   rate.accepted <= rate.tried)) {
                 throw refuse("the k4v table is damaged (impossible rate)");
@@ -605,7 +607,7 @@ NgramMap NgramMap::load(const std::string & path) {
                 Slot * slot = map.find(level, taught[i]);
                 if (Value * value = slot ? map.find_value(*slot, static_cast<Token>(taught[i + 1])) : nullptr) {
                     value->acceptance = taught[i + 2] & 0xff;
-                    value->evidence   = std::min<std::uint32_t>(evidence_cap, taught[i + 2] >> 8 & 0xff);
+                    value->evidence = std::min<std::uint32_t>(evidence_cap, taught[i + 2] >> 8 & 0xff);
                 }
             }
         }

@@ -84,8 +84,8 @@ Sampler::Sampler(Vocab vocab, const SamplerOptions & options)
         }
         bias_.reset(llama_sampler_init_logit_bias(n_vocab, static_cast<std::int32_t>(bias.size()), bias.data()));
     }
-    const bool penalises = options_.repeat_penalty != 1.0f || options_.frequency_penalty != 0.0f ||
-                           options_.presence_penalty != 0.0f;
+    const bool penalises =
+        options_.repeat_penalty != 1.0f || options_.frequency_penalty != 0.0f || options_.presence_penalty != 0.0f;
     if (penalises && options_.penalty_last_n > 0) {
         penalties_.reset(llama_sampler_init_penalties(n_vocab, options_.penalty_last_n, options_.repeat_penalty,
                                                       options_.frequency_penalty, options_.presence_penalty));
@@ -185,10 +185,10 @@ void Sampler::fill(const float * logits, bool constrained) {
     }
     if (constrained) {
         llama_sampler_apply(grammar_.get(), &array);
-        array.size = static_cast<std::size_t>(
-            std::remove_if(array.data, array.data + array.size,
-                           [](const llama_token_data & c) { return c.logit == -INFINITY; }) -
-            array.data);
+        array.size =
+            static_cast<std::size_t>(std::remove_if(array.data, array.data + array.size,
+                                                    [](const llama_token_data & c) { return c.logit == -INFINITY; }) -
+                                     array.data);
         if (array.size == 0) {
             throw Error("the grammar allows no token of this vocabulary here; check that it can end");
         }

@@ -47,7 +47,8 @@ void Session::begin(const Tokens & prompt, const GenerationOptions & options) {
     target_->vocab().check(prompt);
     if (prompt.size() >= static_cast<std::size_t>(target_->n_ctx())) {
         throw ContextOverflowError("the prompt has " + std::to_string(prompt.size()) + " tokens, the context holds " +
-                                   std::to_string(target_->n_ctx()) + " with the answer; use a larger n_ctx or a "
+                                   std::to_string(target_->n_ctx()) +
+                                   " with the answer; use a larger n_ctx or a "
                                    "shorter prompt");
     }
     auto sampler = std::make_unique<Sampler>(target_->vocab(), options.sampler);
@@ -55,8 +56,8 @@ void Session::begin(const Tokens & prompt, const GenerationOptions & options) {
     keep_common_prefix(prompt, prompt.size() - 1);
     sampler_ = std::move(sampler);
     sampler_->accept_prompt(prompt);
-    text_      = std::move(text);
-    options_   = options;
+    text_ = std::move(text);
+    options_ = options;
     committed_ = prompt;
     finish_reason_ = FinishReason::none;
     stats_ = {};
@@ -70,13 +71,16 @@ void Session::begin(const Tokens & prompt, const GenerationOptions & options) {
 // Cuts the KV cache to what it shares with `tokens`, at most `limit` positions.
 void Session::keep_common_prefix(const Tokens & tokens, std::size_t limit) {
     const std::size_t cached = std::min({static_cast<std::size_t>(target_->n_past()), committed_.size(), limit});
-    const auto differs = std::mismatch(committed_.begin(), committed_.begin() + static_cast<std::ptrdiff_t>(cached),
-                                       tokens.begin());
+    const auto differs =
+        std::mismatch(committed_.begin(), committed_.begin() + static_cast<std::ptrdiff_t>(cached), tokens.begin());
     target_->truncate(static_cast<int>(differs.first - committed_.begin()));
 }
 
 int Session::prefill(int max_tokens) {
     Entry entry(busy_);
+    if (finished()) {
+        return 0;
+    }
     const int prompt_end = static_cast<int>(stats_.n_prompt) - 1;  // the anchor is read by the first step
     const int n = std::min({max_tokens, target_->n_batch(), prompt_end - target_->n_past()});
     if (n > 0) {
@@ -133,8 +137,8 @@ StepResult Session::step() {
     stats_.decode_us += end - start;
     stats_.add_draft(draft.source, n_rows - 1, verdict.n_accepted);
     stats_.add_event({Event::Lane::host, "propose", start - began_us_, proposed - began_us_});
-    stats_.add_event({Event::Lane::target, "verify", proposed - began_us_, verified - began_us_, n_rows,
-                      verdict.n_accepted});
+    stats_.add_event(
+        {Event::Lane::target, "verify", proposed - began_us_, verified - began_us_, n_rows, verdict.n_accepted});
     stats_.add_event({Event::Lane::host, "sample", verified - began_us_, sampled - began_us_});
     stats_.add_event({Event::Lane::host, "commit", sampled - began_us_, end - began_us_});
     return result;

@@ -106,21 +106,21 @@ void Target::load(const std::string & path) {
 
 void Target::create_context() {
     llama_context_params params = llama_context_default_params();
-    params.n_ctx   = static_cast<std::uint32_t>(options_.n_ctx);
+    params.n_ctx = static_cast<std::uint32_t>(options_.n_ctx);
     params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(options_.n_batch);
-    params.n_seq_max     = 1;
+    params.n_seq_max = 1;
     params.n_outputs_max = max_rows;
     // Recurrent layers keep this many snapshots to roll back over; other models ignore it.
     const bool recurrent = llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get());
     params.n_rs_seq = recurrent ? 16 : 0;
-    params.type_k   = kv_type("type_k", options_.type_k);
-    params.type_v   = kv_type("type_v", options_.type_v);
+    params.type_k = kv_type("type_k", options_.type_k);
+    params.type_v = kv_type("type_v", options_.type_v);
     params.flash_attn_type = flash_attention(options_.flash_attention);
     if (ggml_is_quantized(params.type_v) && options_.flash_attention == "auto") {
         params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     }
     params.swa_full = true;  // a window that forgot rows could not take rejected ones back
-    params.no_perf  = true;
+    params.no_perf = true;
     threadpool_ = std::make_shared<Threadpool>(options_.n_threads > 0 ? options_.n_threads : default_threads());
     params.n_threads = params.n_threads_batch = threadpool_->n_threads();
     params.abort_callback_data = this;
@@ -135,7 +135,7 @@ void Target::create_context() {
                          path_ + because(take_errors()) + "; try a smaller n_ctx or a quantised KV cache");
     }
     llama_attach_threadpool(context_.get(), threadpool_->raw(), threadpool_->raw());
-    n_ctx_     = static_cast<int>(llama_n_ctx(context_.get()));
+    n_ctx_ = static_cast<int>(llama_n_ctx(context_.get()));
     max_draft_ = recurrent ? static_cast<int>(llama_n_rs_seq(context_.get())) : max_rows - 1;
 }
 
@@ -145,7 +145,8 @@ void Target::append(const Token * tokens, int n, bool with_logits) {
         throw std::invalid_argument("a pass of " + std::to_string(n) + " tokens; use 1 to " + std::to_string(most));
     }
     if (n_past_ + n > n_ctx_) {
-        throw ContextOverflowError("the context holds " + std::to_string(n_ctx_) + " tokens and is full; use a larger "
+        throw ContextOverflowError("the context holds " + std::to_string(n_ctx_) +
+                                   " tokens and is full; use a larger "
                                    "n_ctx or a shorter prompt");
     }
     std::vector<llama_pos> positions(static_cast<std::size_t>(n));
@@ -156,8 +157,8 @@ void Target::append(const Token * tokens, int n, bool with_logits) {
     for (int i = 0; i < n; ++i) {
         positions[static_cast<std::size_t>(i)] = n_past_ + i;
     }
-    llama_batch batch{n, const_cast<Token *>(tokens), nullptr, positions.data(), n_seqs.data(), sequences.data(),
-                      outputs.data()};
+    llama_batch batch{
+        n, const_cast<Token *>(tokens), nullptr, positions.data(), n_seqs.data(), sequences.data(), outputs.data()};
     take_errors();
     const std::int32_t status = llama_decode(context_.get(), batch);
     if (status == 0) {

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dflash_cpp._core import NgramMap
 from dflash_cpp.bench.workloads import BenchPrompt
-from dflash_cpp.llm import LLM, NgramMap
+from dflash_cpp.llm import LLM
 from dflash_cpp.results import Completion
 
 NEAR_TIE = 0.05

@@ -25,7 +25,7 @@ _PROSE = [
     "To understand why bread rises, one has to look at what yeast does when",
 ]
 
-_CODE = '''class Inventory:
+_CODE = """class Inventory:
     def __init__(self):
         self.items = {}
 
@@ -45,15 +45,18 @@ _CODE = '''class Inventory:
 
     def total(self):
         return sum(self.items.values())
-'''
+"""
 
 _EDIT = [
     ("copy", f"Here is a file:\n```python\n{_CODE}```\nHere is the same file again, unchanged:\n```python\n"),
     ("rename", f"Before:\n```python\n{_CODE}```\nAfter renaming the class Inventory to Stock:\n```python\n"),
-    ("prefix", f"Old version:\n```python\n{_CODE}```\nNew version, with a docstring in the class:\n```python\n"),
+    (
+        "prefix",
+        f"Old version:\n```python\n{_CODE}```\nNew version, with a docstring in the class:\n```python\n",
+    ),
 ]
 
-_LOOP = "la la la la la la la la la la la la la la la la la la la la la la la la"
+_LOOP = "Row, row, row your boat, gently down the stream. " * 6
 
 
 def _prose() -> list[BenchPrompt]:
@@ -65,7 +68,7 @@ def _edit() -> list[BenchPrompt]:
 
 
 def _repeat() -> list[BenchPrompt]:
-    return [BenchPrompt("repeat/la", _LOOP)]
+    return [BenchPrompt("repeat/boat", _LOOP)]
 
 
 def _humaneval() -> list[BenchPrompt]:

@@ -45,7 +45,9 @@ function(_llama_cpp_download ARCHIVE)
     set(download_dir "${_llama_cpp_home}/download")
     set(archive "${download_dir}/${LLAMA_CPP_PIN_ARCHIVE}")
     if(NOT EXISTS "${archive}")
-        find_package(Python COMPONENTS Interpreter REQUIRED)
+        if(NOT Python_EXECUTABLE)
+            find_package(Python COMPONENTS Interpreter REQUIRED)
+        endif()
         message(STATUS "dflash-cpp: fetching ${LLAMA_CPP_PIN_PACKAGE} ${LLAMA_CPP_PIN_VERSION} (llama.cpp ${LLAMA_CPP_PIN_TAG}, 37 MB)")
         # --no-binary for this package alone: `:all:` would build cmake from source for its metadata.
         execute_process(

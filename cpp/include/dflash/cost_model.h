@@ -25,7 +25,7 @@ public:
     //     (1 + sum_i prod_{j<=i} p_j) / (verify_us(1 + width) + draft_us),
     // and that rate relative to plain decoding in `gain` (1 where the width is 0).
     struct Choice {
-        int width   = 0;
+        int width = 0;
         double gain = 1.0;
     };
     Choice best_width(const std::vector<float> & probabilities, double draft_us = 0.0) const;
@@ -35,7 +35,7 @@ private:
 
     struct Cell {
         double us = 0.0;
-        int    n  = 0;
+        int n = 0;
     };
     std::array<Cell, max_rows + 1> cells_{};  // [rows]
 };

@@ -57,6 +57,8 @@ public:
     void require_language_model() const;
 
 private:
+    void require_sane_sizes() const;
+
     std::string path_;
     std::uint64_t file_bytes_ = 0;
     std::map<std::string, GgufValue> metadata_;

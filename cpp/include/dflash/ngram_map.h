@@ -31,9 +31,9 @@
 namespace dflash {
 
 struct NgramMapOptions {
-    int size_n     = 12;  // longest key, tokens
-    int size_m     = 48;  // longest value, tokens
-    int size_n_min = 3;   // shortest key, tokens
+    int size_n = 12;                                // longest key, tokens
+    int size_m = 48;                                // longest value, tokens
+    int size_n_min = 3;                             // shortest key, tokens
     std::size_t max_tokens = std::size_t(1) << 20;  // corpus bound; about 90 bytes of memory a token
 };
 
@@ -97,27 +97,27 @@ public:
 
 private:
     static constexpr int max_values = 4;
-    static constexpr int n_buckets  = 8;
+    static constexpr int n_buckets = 8;
 
     struct Value {
-        std::uint32_t position = 0;    // in the corpus, of the first token
-        Token         first    = -1;   // that token: tells values apart without touching the corpus
-        std::uint16_t count    = 0;    // times seen; 0: unused
-        std::uint8_t  acceptance = 0;  // estimate of P(next token accepted), in 1/255
-        std::uint8_t  evidence   = 0;  // verdicts behind it
+        std::uint32_t position = 0;   // in the corpus, of the first token
+        Token first = -1;             // that token: tells values apart without touching the corpus
+        std::uint16_t count = 0;      // times seen; 0: unused
+        std::uint8_t acceptance = 0;  // estimate of P(next token accepted), in 1/255
+        std::uint8_t evidence = 0;    // verdicts behind it
     };
     // One key. Most have one value, so the others lie in `spill_`.
     struct Slot {
-        std::uint32_t hash  = 0;
+        std::uint32_t hash = 0;
         std::uint32_t spill = 0;  // index into spill_ plus 1; 0: none
-        Value         value;      // count 0: free slot
+        Value value;              // count 0: free slot
     };
     using Spill = std::array<Value, max_values - 1>;
 
     // The keys of one length: an open-addressing table with linear probing, at most half full.
     struct Level {
         int n = 0;
-        std::uint64_t power   = 1;  // base^n, for the rolling hash
+        std::uint64_t power = 1;    // base^n, for the rolling hash
         std::uint64_t rolling = 0;  // hash of the last n tokens of the context
         std::size_t n_keys = 0;
         std::vector<Slot> slots;
@@ -125,14 +125,14 @@ private:
     // Recency-weighted verdicts on tokens predicted from a match of similar length.
     struct Rate {
         float accepted = 0;
-        float tried    = 0;
+        float tried = 0;
     };
     struct Pending {
         int level = -1;  // -1: nothing to judge
         std::uint32_t hash = 0;
         Token first = -1;
         int match_length = 0;
-        int n_proposed   = 0;
+        int n_proposed = 0;
     };
 
     void append(Token token);

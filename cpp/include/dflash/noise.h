@@ -35,7 +35,7 @@ public:
 
 private:
     static constexpr std::uint64_t golden = 0x9e3779b97f4a7c15ull;
-    static constexpr std::uint64_t odd    = 0xd1342543de82ef95ull;
+    static constexpr std::uint64_t odd = 0xd1342543de82ef95ull;
 
     // SplitMix64's finaliser (Steele, Lea, Flood 2014).
     static std::uint64_t mix(std::uint64_t x) {
@@ -43,13 +43,9 @@ private:
         x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
         return x ^ (x >> 31);
     }
-    std::uint64_t bits(Token token) const {
-        return mix(key_ + golden * (static_cast<std::uint64_t>(token) + 1));
-    }
+    std::uint64_t bits(Token token) const { return mix(key_ + golden * (static_cast<std::uint64_t>(token) + 1)); }
     // 1 - u from the upper 53 bits, never 0 and never 1.
-    static double survival(std::uint64_t bits) {
-        return (static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53;
-    }
+    static double survival(std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53; }
 
     std::uint64_t key_;
 };

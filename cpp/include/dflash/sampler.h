@@ -26,15 +26,15 @@ struct llama_sampler;
 namespace dflash {
 
 struct SamplerOptions {
-    float temperature = 0.0f;  // 0: greedy
-    int   top_k       = 0;     // 0: off
-    float top_p       = 1.0f;  // 1: off
-    float min_p       = 0.0f;  // 0: off
-    float typical_p   = 1.0f;  // 1: off
-    float repeat_penalty    = 1.0f;  // 1: off
+    float temperature = 0.0f;        // 0: greedy
+    int top_k = 0;                   // 0: off
+    float top_p = 1.0f;              // 1: off
+    float min_p = 0.0f;              // 0: off
+    float typical_p = 1.0f;          // 1: off
+    float repeat_penalty = 1.0f;     // 1: off
     float frequency_penalty = 0.0f;  // 0: off
-    float presence_penalty  = 0.0f;  // 0: off
-    int   penalty_last_n    = 64;    // tokens that penalties look back on
+    float presence_penalty = 0.0f;   // 0: off
+    int penalty_last_n = 64;         // tokens that penalties look back on
     std::uint64_t seed = 0;
     std::vector<std::pair<Token, float>> logit_bias;
     std::string grammar;  // GBNF, root rule "root"; empty: none

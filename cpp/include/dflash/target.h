@@ -23,10 +23,10 @@ struct llama_model;
 namespace dflash {
 
 struct TargetOptions {
-    int n_ctx        = 4096;  // tokens the context holds; 0: as many as the model was trained for
-    int n_gpu_layers = -1;    // layers on the GPU; -1: all
-    int n_threads    = 0;     // CPU threads; 0: default_threads()
-    int n_batch      = 512;   // tokens per prefill pass
+    int n_ctx = 4096;            // tokens the context holds; 0: as many as the model was trained for
+    int n_gpu_layers = -1;       // layers on the GPU; -1: all
+    int n_threads = 0;           // CPU threads; 0: default_threads()
+    int n_batch = 512;           // tokens per prefill pass
     std::string type_k = "f16";  // KV cache types: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl
     std::string type_v = "f16";
     std::string flash_attention = "auto";  // auto, on, off
@@ -91,8 +91,8 @@ private:
     std::unique_ptr<llama_context, Free> context_;
     std::function<bool()> interrupt_;
     std::uint64_t tokenizer_ = 0;
-    int n_ctx_     = 0;
-    int n_past_    = 0;
+    int n_ctx_ = 0;
+    int n_past_ = 0;
     int max_draft_ = 0;
 };
 

@@ -7,7 +7,7 @@
 
 namespace dflash {
 
-using Token  = std::int32_t;  // index into the vocabulary, >= 0
+using Token = std::int32_t;  // index into the vocabulary, >= 0
 using Tokens = std::vector<Token>;
 
 }  // namespace dflash
