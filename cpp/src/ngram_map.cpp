@@ -283,7 +283,7 @@ float NgramMap::acceptance(const Value & value, int match_length) const {
     const float general = (rate.accepted + prior_weight * prior[bucket]) / (rate.tried + prior_weight);
     const float own_weight = value.evidence;
     const float blended = (2.0f * general + own_weight * value.acceptance / 255.0f) / (2.0f + own_weight);
-    return std::min(0.99f, std::max(0.01f, blended));
+    return std::min(0.999f, std::max(0.01f, blended));
 }
 
 Proposal NgramMap::propose(int max_tokens) {

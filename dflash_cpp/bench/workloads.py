@@ -56,7 +56,7 @@ _EDIT = [
     ),
 ]
 
-_LOOP = "Row, row, row your boat, gently down the stream. " * 6
+_LOOP = "Row, row, row your boat, gently down the stream.\n" * 8
 
 
 def _prose() -> list[BenchPrompt]:
