@@ -362,8 +362,9 @@ void GgufFile::require_sane_sizes() const {
     if (metadata_.count(architecture() + ".attention.key_length") == 0 && hidden % heads != 0) {
         refuse(architecture() + ".attention.head_count", heads);
     }
+    const bool hidden_given = metadata_.count(architecture() + ".embedding_length") > 0;
     for (const GgufTensor & tensor : tensors_) {
-        if (tensor.name == "token_embd.weight" && tensor.shape[0] != hidden) {
+        if (hidden_given && tensor.name == "token_embd.weight" && tensor.shape[0] != hidden) {
             refuse(architecture() + ".embedding_length", hidden);
         }
     }
