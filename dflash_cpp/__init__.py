@@ -6,6 +6,14 @@
 `generate` is one call; `LLM` keeps a model loaded; `NgramMap` is the k4v table that both use.
 """
 
+try:
+    import dflash_cpp._core
+except ImportError as _error:
+    raise ImportError(
+        f"dflash_cpp has no compiled core beside {__file__} ({_error}); run `pip install .`, and start Python "
+        "outside of the source folder"
+    ) from _error
+
 from dflash_cpp._core import NgramMap, Proposal, llama_tag
 from dflash_cpp._core import version as __version__
 from dflash_cpp.errors import BusyError, ContextOverflowError, DFlashError, ModelError, NgramMapError

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+# The tests are about the installed package; the source folder of the same name has no compiled core.
+ROOT = Path(__file__).parents[1]
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
+os.environ["PYTHONSAFEPATH"] = "1"
 
 import pytest
 from tiny_models import write_tiny_llama

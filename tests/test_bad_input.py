@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -297,7 +298,7 @@ def test_command_line_mistakes_are_one_error_line_and_code_2(arguments: list[str
 def test_unknown_log_level_is_an_error(tiny_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "dflash_cpp.cli", "generate", "abc", "--model", str(tiny_path)],
-        capture_output=True, text=True, env={"DFLASH_LOG": "loud", "PATH": ""},
+        capture_output=True, text=True, env={**os.environ, "DFLASH_LOG": "loud"},
     )  # fmt: skip
     assert result.returncode == 2
     assert result.stderr.strip() == "error: DFLASH_LOG is 'loud'; use error, warn, info or debug"
