@@ -7,7 +7,7 @@
 """
 
 try:
-    import dflash_cpp._core
+    import dflash_cpp._core  # noqa: F401
 except ImportError as _error:
     raise ImportError(
         f"dflash_cpp has no compiled core beside {__file__} ({_error}); run `pip install .`, and start Python "
