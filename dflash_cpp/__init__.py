@@ -16,17 +16,27 @@ except ImportError as _error:
 
 from dflash_cpp._core import NgramMap, Proposal, llama_tag
 from dflash_cpp._core import version as __version__
-from dflash_cpp.errors import BusyError, ContextOverflowError, DFlashError, ModelError, NgramMapError
+from dflash_cpp.errors import (
+    BusyError,
+    CheckpointError,
+    ContextOverflowError,
+    DFlashError,
+    IncompatibleDrafterError,
+    ModelError,
+    NgramMapError,
+)
 from dflash_cpp.llm import LLM, generate
 from dflash_cpp.results import Chunk, Completion, Stats, TimelineEvent
 
 __all__ = [
     "LLM",
     "BusyError",
+    "CheckpointError",
     "Chunk",
     "Completion",
     "ContextOverflowError",
     "DFlashError",
+    "IncompatibleDrafterError",
     "ModelError",
     "NgramMap",
     "NgramMapError",

@@ -3,6 +3,26 @@
 `DFlashError` is the base of all of them. Option values out of range are plain `ValueError`.
 """
 
-from dflash_cpp._core import BusyError, ContextOverflowError, DFlashError, ModelError, NgramMapError
+from dflash_cpp._core import (
+    BusyError,
+    ContextOverflowError,
+    DFlashError,
+    IncompatibleDrafterError,
+    ModelError,
+    NgramMapError,
+)
 
-__all__ = ["BusyError", "ContextOverflowError", "DFlashError", "ModelError", "NgramMapError"]
+
+class CheckpointError(DFlashError):
+    """A drafter checkpoint whose files, keys or tensors are missing, unknown, misshapen or damaged."""
+
+
+__all__ = [
+    "BusyError",
+    "CheckpointError",
+    "ContextOverflowError",
+    "DFlashError",
+    "IncompatibleDrafterError",
+    "ModelError",
+    "NgramMapError",
+]

@@ -60,6 +60,19 @@ def _sampler_options(
     return options
 
 
+def _load_drafter(
+    path: str, target: _core.Target, n_gpu_layers: int, n_threads: int, device: str
+) -> _core.ModelDrafter:
+    """Load a drafter of either kind; the file's architecture tells which."""
+    if _core.Drafter.is_drafter_file(path):
+        return _core.Drafter(path, target, n_gpu_layers=n_gpu_layers, n_threads=n_threads, device=device)
+    if device:
+        raise ValueError("drafter_device is for DFlash drafters; a small language model takes n_gpu_layers")
+    return _core.SmallModelDrafter(
+        path, target, n_ctx=target.n_ctx, n_gpu_layers=n_gpu_layers, n_threads=n_threads
+    )
+
+
 class LLM:
     """A loaded model that writes text, faster where text repeats, with the tokens of plain decoding.
 
@@ -67,6 +80,11 @@ class LLM:
     ----------
     model
         A path to a GGUF, a built-in name (`smollm2`), or `hf:user/repo/file.gguf`.
+    drafter
+        A path, or `hf:user/repo/file.gguf`: a DFlash or DFlash 2 drafter for this model, or any smaller GGUF
+        of the same vocabulary, which then drafts token by token. None for no drafter.
+    width
+        Tokens that the drafter is asked for in each step.
     ngram
         The k4v table: "auto" or True for a new one, an `NgramMap` to share or keep one, False for none.
     n_ctx
@@ -75,6 +93,11 @@ class LLM:
         Layers to keep on the GPU; -1 for all. Without a GPU backend it has no effect.
     n_threads
         CPU threads; None for one per core.
+    drafter_device
+        Where the drafter's layers go, by ggml's name of the device (`CUDA1`, `RPC0`, `CPU`); None lets
+        llama.cpp choose.
+    drafter_threads
+        CPU threads of the drafter; None shares the model's own, which is best where both run on the CPU.
     n_batch
         Tokens per pass while a prompt is read.
     type_k, type_v
@@ -91,6 +114,8 @@ class LLM:
     ------
     ModelError
         The model is missing, damaged, or not a causal language model.
+    IncompatibleDrafterError
+        The drafter belongs to another model.
     NgramMapError
         The table belongs to another tokenizer.
     ValueError
@@ -101,10 +126,14 @@ class LLM:
         self,
         model: str | os.PathLike[str] = "smollm2",
         *,
+        drafter: str | os.PathLike[str] | None = None,
         ngram: Literal["auto"] | bool | NgramMap = "auto",
+        width: int = 5,
         n_ctx: int = 4096,
         n_gpu_layers: int = -1,
         n_threads: int | None = None,
+        drafter_device: str | None = None,
+        drafter_threads: int | None = None,
         n_batch: int = 512,
         type_k: str = "f16",
         type_v: str = "f16",
@@ -122,7 +151,10 @@ class LLM:
             raise ValueError(f"ngram is {ngram!r}; use 'auto', True, False or an NgramMap")
         if n_threads is not None and n_threads < 1:
             raise ValueError(f"n_threads is {n_threads}; use 1 or more, or None for one per core")
+        if drafter_threads is not None and drafter_threads < 1:
+            raise ValueError(f"drafter_threads is {drafter_threads}; use 1 or more, or None to share the model's")
         path = models.resolve(model, report)
+        drafter_path = models.resolve(drafter, report) if drafter is not None else None
         self._target = _core.Target(
             str(path),
             n_ctx=n_ctx,
@@ -135,7 +167,12 @@ class LLM:
             progress=self._report_load if progress else None,
         )
         self._ngram = ngram if isinstance(ngram, NgramMap) else NgramMap() if ngram else None
-        self._session = _core.Session(self._target, self._ngram)
+        self._drafter: _core.ModelDrafter | None = None
+        if drafter_path is not None:
+            self._drafter = _load_drafter(
+                str(drafter_path), self._target, n_gpu_layers, drafter_threads or 0, drafter_device or ""
+            )
+        self._session = _core.Session(self._target, self._ngram, self._drafter, width)
 
     # -- what it is -----------------------------------------------------------------------------------
 
@@ -239,6 +276,10 @@ class LLM:
             A GBNF grammar, with a rule named root, that the text must follow.
         json_schema : Mapping | str | None
             A JSON schema that the text must follow.
+        sampling : "coupled" | "rejection"
+            How drafts are verified above temperature 0. Coupled (default): the same seed gives the text of
+            plain sampling, whatever was drafted. Rejection: accepts the most, follows the same distribution,
+            but the text depends on the drafts.
 
         Returns
         -------
@@ -287,6 +328,7 @@ class LLM:
         logit_bias: Mapping[int, float] | None = None,
         grammar: str | None = None,
         json_schema: Mapping[str, Any] | str | None = None,
+        sampling: Literal["coupled", "rejection"] = "coupled",
     ) -> Iterator[Chunk]:
         """Generate like `generate`, yielding a `Chunk` per step as soon as it is verified.
 
@@ -302,6 +344,9 @@ class LLM:
         options = _core.GenerationOptions()
         options.max_tokens = self.n_ctx if max_tokens is None else min(max_tokens, 2**31 - 1)
         options.stop = [stop] if isinstance(stop, str) else list(stop or [])
+        if sampling not in ("coupled", "rejection"):
+            raise ValueError(f"sampling is {sampling!r}; use 'coupled' or 'rejection'")
+        options.rejection = sampling == "rejection"
         options.sampler = _sampler_options(
             temperature=temperature,
             top_k=top_k,
@@ -400,6 +445,7 @@ class LLM:
         self._closing = True
         with self._stepping:
             self._session = None
+            self._drafter = None
             self._target = None
 
     def __enter__(self) -> LLM:
@@ -456,7 +502,7 @@ class _Stream(Iterator[Chunk]):
 
 
 _LLM_OPTIONS = frozenset(
-    ["ngram", "n_ctx", "n_gpu_layers", "n_threads", "n_batch", "type_k", "type_v", "flash_attention",
+    ["drafter", "width", "drafter_device", "drafter_threads", "ngram", "n_ctx", "n_gpu_layers", "n_threads", "n_batch", "type_k", "type_v", "flash_attention",
      "progress", "report"]
 )  # fmt: skip
 _loaded_lock = threading.Lock()
@@ -481,6 +527,7 @@ def generate(
     prompt: Prompt,
     *,
     model: str | os.PathLike[str] = "smollm2",
+    drafter: str | os.PathLike[str] | None = None,
     max_tokens: int | None = 256,
     temperature: float = 0.0,
     seed: int | None = None,
@@ -496,6 +543,8 @@ def generate(
     >>> import dflash_cpp
     >>> dflash_cpp.generate("Once upon a time", max_tokens=8).text  # doctest: +SKIP
     """
+    if drafter is not None:
+        options["drafter"] = os.fspath(drafter)
     load_options = {name: value for name, value in options.items() if name in _LLM_OPTIONS}
     rest = {name: value for name, value in options.items() if name not in _LLM_OPTIONS}
     with _loaded_lock:

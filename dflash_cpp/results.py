@@ -10,6 +10,10 @@ from dflash_cpp import _core
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
+def _source(raw: _core.SourceStats) -> dict[str, int]:
+    return {"proposals": raw.n_proposals, "proposed": raw.n_proposed, "accepted": raw.n_accepted}
+
+
 @dataclass(frozen=True)
 class TimelineEvent:
     """A stretch of time on one lane.
@@ -17,9 +21,10 @@ class TimelineEvent:
     Attributes
     ----------
     lane
-        "target" (a pass of the target) or "host" (everything else).
+        "target" (a pass of the target), "drafter" (a pass of the drafter) or "host" (everything else).
     name
-        "prefill" and "verify" on the target's lane; "begin", "propose", "sample", "commit" on the host's.
+        "prefill" and "verify" on the target's lane; "inject" and "draft" on the drafter's; "begin", "propose",
+        "sample", "commit" and "learn" on the host's.
     start, end
         Seconds since the generation began.
     rows
@@ -95,13 +100,7 @@ class Stats:
             acceptance_by_position=[
                 accepted / offered for accepted, offered in zip(raw.accepted_at, raw.offered_at, strict=True)
             ],
-            sources={
-                "ngram": {
-                    "proposals": raw.ngram.n_proposals,
-                    "proposed": raw.ngram.n_proposed,
-                    "accepted": raw.ngram.n_accepted,
-                }
-            },
+            sources={"ngram": _source(raw.ngram), "drafter": _source(raw.drafter)},
             seed=seed,
             timeline=[
                 TimelineEvent(e.lane, e.name, e.start_us / 1e6, e.end_us / 1e6, e.n_rows, e.n_accepted)

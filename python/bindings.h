@@ -14,6 +14,7 @@ using release_gil = py::call_guard<py::gil_scoped_release>;
 void bind_ngram_map(py::module_ & m);
 void bind_gguf_file(py::module_ & m);
 void bind_target(py::module_ & m);
+void bind_drafter(py::module_ & m);
 void bind_session(py::module_ & m);
 void bind_tools(py::module_ & m);
 

@@ -25,11 +25,12 @@ PYBIND11_MODULE(_core, m) {
     static py::exception<dflash::Error> error(m, "DFlashError");
     static py::exception<dflash::ModelError> model_error(m, "ModelError", error);
     static py::exception<dflash::ContextOverflowError> overflow_error(m, "ContextOverflowError", error);
+    static py::exception<dflash::IncompatibleDrafterError> incompatible_error(m, "IncompatibleDrafterError", error);
     static py::exception<dflash::NgramMapError> ngram_map_error(m, "NgramMapError", error);
     static py::exception<dflash::BusyError> busy_error(m, "BusyError", error);
     for (const py::handle type : {static_cast<py::handle>(error), static_cast<py::handle>(model_error),
                                   static_cast<py::handle>(overflow_error), static_cast<py::handle>(ngram_map_error),
-                                  static_cast<py::handle>(busy_error)}) {
+                                  static_cast<py::handle>(busy_error), static_cast<py::handle>(incompatible_error)}) {
         py::setattr(type, "__module__", py::str("dflash_cpp"));
     }
     py::register_exception_translator([](std::exception_ptr thrown) {
@@ -46,6 +47,8 @@ PYBIND11_MODULE(_core, m) {
             py::set_error(model_error, e.what());
         } catch (const dflash::ContextOverflowError & e) {
             py::set_error(overflow_error, e.what());
+        } catch (const dflash::IncompatibleDrafterError & e) {
+            py::set_error(incompatible_error, e.what());
         } catch (const dflash::NgramMapError & e) {
             py::set_error(ngram_map_error, e.what());
         } catch (const dflash::BusyError & e) {
@@ -58,6 +61,7 @@ PYBIND11_MODULE(_core, m) {
     bind_ngram_map(m);
     bind_gguf_file(m);
     bind_target(m);
+    bind_drafter(m);
     bind_session(m);
     bind_tools(m);
 }

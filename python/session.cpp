@@ -4,6 +4,7 @@
 
 using dflash::Event;
 using dflash::GenerationOptions;
+using dflash::ModelDrafter;
 using dflash::NgramMap;
 using dflash::SamplerOptions;
 using dflash::Session;
@@ -32,6 +33,12 @@ void bind_session(py::module_ & m) {
         .def(py::init<>())
         .def_readwrite("max_tokens", &GenerationOptions::max_tokens)
         .def_readwrite("stop", &GenerationOptions::stop)
+        .def_property(
+            "rejection",
+            [](const GenerationOptions & o) { return o.verification == dflash::Verification::rejection; },
+            [](GenerationOptions & o, bool on) {
+                o.verification = on ? dflash::Verification::rejection : dflash::Verification::coupled;
+            })
         .def_readwrite("sampler", &GenerationOptions::sampler);
 
     py::class_<StepResult>(m, "StepResult")
@@ -41,8 +48,11 @@ void bind_session(py::module_ & m) {
                                [](const StepResult & r) { return dflash::finish_reason_name(r.finish_reason); });
 
     py::class_<Event>(m, "Event")
-        .def_property_readonly("lane",
-                               [](const Event & e) { return e.lane == Event::Lane::target ? "target" : "host"; })
+        .def_property_readonly(
+            "lane",
+            [](const Event & e) {
+                return e.lane == Event::Lane::target ? "target" : e.lane == Event::Lane::drafter ? "drafter" : "host";
+            })
         .def_property_readonly("name", [](const Event & e) { return std::string(e.name); })
         .def_readonly("start_us", &Event::start_us)
         .def_readonly("end_us", &Event::end_us)
@@ -63,13 +73,15 @@ void bind_session(py::module_ & m) {
         .def_readonly("decode_us", &Stats::decode_us)
         .def_readonly("n_verifications", &Stats::n_verifications)
         .def_readonly("ngram", &Stats::ngram)
+        .def_readonly("drafter", &Stats::drafter)
         .def_readonly("offered_at", &Stats::offered_at)
         .def_readonly("accepted_at", &Stats::accepted_at)
         .def_readonly("timeline", &Stats::timeline)
         .def_readonly("n_events_dropped", &Stats::n_events_dropped);
 
     py::class_<Session>(m, "Session", "One text being written, step by step.")
-        .def(py::init<std::shared_ptr<Target>, std::shared_ptr<NgramMap>>(), py::arg("target"), py::arg("ngram"))
+        .def(py::init<std::shared_ptr<Target>, std::shared_ptr<NgramMap>, std::shared_ptr<ModelDrafter>, int>(),
+             py::arg("target"), py::arg("ngram"), py::arg("drafter") = nullptr, py::arg("width") = 5)
         .def("begin", &Session::begin, py::arg("prompt"), py::arg("options"), release_gil())
         .def("prefill", &Session::prefill, py::arg("max_tokens"), release_gil())
         .def("step", &Session::step, release_gil())

@@ -10,7 +10,8 @@ void bind_target(py::module_ & m) {
         .def(py::init([](const std::string & path, int n_ctx, int n_gpu_layers, int n_threads, int n_batch,
                          const std::string & type_k, const std::string & type_v, const std::string & flash_attention,
                          const py::object & progress) {
-                 TargetOptions options{n_ctx, n_gpu_layers, n_threads, n_batch, type_k, type_v, flash_attention, {}};
+                 TargetOptions options{n_ctx,  n_gpu_layers,    n_threads, n_batch, type_k,
+                                       type_v, flash_attention, {},        {}};
                  // Without a progress function the loader still has to notice Ctrl-C.
                  options.progress = [&progress](float share) {
                      if (python_interrupted()) {

@@ -29,8 +29,9 @@ private:
     std::atomic<bool> & busy_;
 };
 
-Session::Session(std::shared_ptr<Target> target, std::shared_ptr<NgramMap> ngram)
-    : target_(std::move(target)), speculator_(std::move(ngram)) {
+Session::Session(std::shared_ptr<Target> target, std::shared_ptr<NgramMap> ngram,
+                 std::shared_ptr<ModelDrafter> drafter, int width)
+    : target_(std::move(target)), speculator_(std::move(ngram), std::move(drafter), width) {
     if (speculator_.ngram()) {
         speculator_.ngram()->bind_tokenizer(target_->tokenizer());
     }
@@ -68,12 +69,26 @@ void Session::begin(const Tokens & prompt, const GenerationOptions & options) {
     stats_.add_event({Event::Lane::host, "begin", 0, now_us() - began_us_});
 }
 
-// Cuts the KV cache to what it shares with `tokens`, at most `limit` positions.
+// Cuts the KV caches to what they share with `tokens`, at most `limit` positions.
 void Session::keep_common_prefix(const Tokens & tokens, std::size_t limit) {
-    const std::size_t cached = std::min({static_cast<std::size_t>(target_->n_past()), committed_.size(), limit});
+    ModelDrafter * drafter = speculator_.drafter();
+    const int known = std::min(target_->n_past(), drafter ? drafter->n_past() : target_->n_past());
+    const std::size_t cached = std::min({static_cast<std::size_t>(known), committed_.size(), limit});
     const auto differs =
         std::mismatch(committed_.begin(), committed_.begin() + static_cast<std::ptrdiff_t>(cached), tokens.begin());
     target_->truncate(static_cast<int>(differs.first - committed_.begin()));
+    if (drafter) {
+        drafter->truncate(target_->n_past());
+    }
+}
+
+// The drafter takes in the first n_rows of the target's last pass.
+void Session::absorb(int n_rows) {
+    if (speculator_.drafter() && n_rows > 0) {
+        const std::int64_t start = now_us();
+        speculator_.drafter()->absorb(n_rows);
+        stats_.add_event({Event::Lane::drafter, "inject", start - began_us_, now_us() - began_us_, n_rows});
+    }
 }
 
 int Session::prefill(int max_tokens) {
@@ -86,9 +101,9 @@ int Session::prefill(int max_tokens) {
     if (n > 0) {
         const std::int64_t start = now_us();
         target_->prefill(committed_.data() + target_->n_past(), n);
-        const std::int64_t end = now_us();
-        stats_.prefill_us += end - start;
-        stats_.add_event({Event::Lane::target, "prefill", start - began_us_, end - began_us_, n});
+        stats_.add_event({Event::Lane::target, "prefill", start - began_us_, now_us() - began_us_, n});
+        absorb(n);
+        stats_.prefill_us += now_us() - start;
     }
     return prompt_end - target_->n_past();
 }
@@ -109,39 +124,65 @@ StepResult Session::step() {
         throw std::logic_error("the prompt is not read yet; call prefill");
     }
     const std::int64_t start = now_us();
-    const Draft draft = speculator_.propose(committed_, room());
-
+    const Draft draft = speculator_.propose(committed_, room(), options_.sampler);
     Tokens rows{committed_.back()};
     rows.insert(rows.end(), draft.tokens.begin(), draft.tokens.end());
+
     const std::int64_t proposed = now_us();
     target_->verify(rows.data(), static_cast<int>(rows.size()));
     const std::int64_t verified = now_us();
-
-    const auto position = static_cast<std::int64_t>(committed_.size());
-    const Vocab vocab = target_->vocab();
-    const auto target_token = [&](int i) {
-        const Token token = sampler_->sample(target_->row(i), position + i);
-        sampler_->accept(token);
-        return token;
-    };
-    const Verdict verdict = verify(draft.tokens, target_token, [&vocab](Token token) { return vocab.is_end(token); });
+    const Verdict verdict = judge(draft);
     const std::int64_t sampled = now_us();
 
     StepResult result = commit(verdict);
+    const std::int64_t committed = now_us();
+    absorb(static_cast<int>(result.tokens.size()));  // the anchor and what followed it, but the new anchor
+    const std::int64_t absorbed = now_us();
     target_->truncate(static_cast<int>(committed_.size()) - 1);
     speculator_.learn(draft, verdict.n_accepted, committed_, static_cast<double>(verified - proposed));
-
     const std::int64_t end = now_us();
+
     const int n_rows = static_cast<int>(rows.size());
+    const auto note = [this](Event::Lane lane, const char * name, std::int64_t from, std::int64_t to, int rows_in = 0,
+                             int accepted = 0) {
+        stats_.add_event({lane, name, from - began_us_, to - began_us_, rows_in, accepted});
+    };
+    const bool drafted = draft.source == Source::drafter;
     ++stats_.n_verifications;
     stats_.decode_us += end - start;
     stats_.add_draft(draft.source, n_rows - 1, verdict.n_accepted);
-    stats_.add_event({Event::Lane::host, "propose", start - began_us_, proposed - began_us_});
-    stats_.add_event(
-        {Event::Lane::target, "verify", proposed - began_us_, verified - began_us_, n_rows, verdict.n_accepted});
-    stats_.add_event({Event::Lane::host, "sample", verified - began_us_, sampled - began_us_});
-    stats_.add_event({Event::Lane::host, "commit", sampled - began_us_, end - began_us_});
+    note(drafted ? Event::Lane::drafter : Event::Lane::host, drafted ? "draft" : "propose", start, proposed,
+         drafted ? n_rows - 1 : 0);
+    note(Event::Lane::target, "verify", proposed, verified, n_rows, verdict.n_accepted);
+    note(Event::Lane::host, "sample", verified, sampled);
+    note(Event::Lane::host, "commit", sampled, committed);
+    note(Event::Lane::host, "learn", absorbed, end);
     return result;
+}
+
+// The verdict on the rows just verified; moves the sampler on by the tokens that it commits.
+Verdict Session::judge(const Draft & draft) {
+    const auto position = static_cast<std::int64_t>(committed_.size());
+    const Vocab vocab = target_->vocab();
+    const auto is_end = [&vocab](Token token) { return vocab.is_end(token); };
+    if (options_.verification == Verification::coupled || sampler_->greedy()) {
+        const auto target_token = [&](int i) {
+            const Token token = sampler_->sample(target_->row(i), position + i);
+            sampler_->accept(token);
+            return token;
+        };
+        return verify(draft.tokens, target_token, is_end);
+    }
+    const auto target_distribution = [&](int i) {
+        if (i > 0) {
+            sampler_->accept(draft.tokens[static_cast<std::size_t>(i - 1)]);
+        }
+        return sampler_->distribution(target_->row(i));
+    };
+    Verdict verdict =
+        verify_by_rejection(draft.tokens, draft.q, target_distribution, is_end, options_.sampler.seed, position);
+    sampler_->accept(verdict.tokens.back());
+    return verdict;
 }
 
 // Appends the verdict's tokens to the text until something ends it.
@@ -178,6 +219,9 @@ StepResult Session::commit(const Verdict & verdict) {
 void Session::reset() {
     Entry entry(busy_);
     target_->truncate(0);
+    if (speculator_.drafter()) {
+        speculator_.drafter()->truncate(0);
+    }
     committed_.clear();
     finish_reason_ = FinishReason::stop;
 }
@@ -193,6 +237,9 @@ std::vector<float> Session::logits(const Tokens & tokens, int n_single) {
                                    std::to_string(target_->n_ctx()));
     }
     target_->truncate(0);
+    if (speculator_.drafter()) {
+        speculator_.drafter()->truncate(0);  // its features are not gathered here
+    }
     finish_reason_ = FinishReason::stop;
     committed_ = tokens;
     const int n_batched = static_cast<int>(tokens.size()) - n_single;

@@ -7,6 +7,7 @@ namespace dflash {
 const char * source_name(Source source) {
     switch (source) {
         case Source::ngram: return "ngram";
+        case Source::drafter: return "drafter";
         case Source::none: break;
     }
     return "none";
@@ -24,9 +25,10 @@ void Stats::add_draft(Source source, int n_offered, int n_accepted) {
     if (source == Source::none || n_offered == 0) {
         return;
     }
-    ++ngram.n_proposals;
-    ngram.n_proposed += n_offered;
-    ngram.n_accepted += n_accepted;
+    SourceStats & mine = source == Source::ngram ? ngram : drafter;
+    ++mine.n_proposals;
+    mine.n_proposed += n_offered;
+    mine.n_accepted += n_accepted;
     const auto width = static_cast<std::size_t>(n_offered);
     if (offered_at.size() < width) {
         offered_at.resize(width);

@@ -7,6 +7,7 @@
 #include "dflash/error.h"
 #include "dflash/gguf_file.h"
 #include "dflash/log.h"
+#include "llama-ext.h"
 #include "llama.h"
 
 namespace dflash {
@@ -113,15 +114,11 @@ void Target::create_context() {
     // Recurrent layers keep this many snapshots to roll back over; other models ignore it.
     const bool recurrent = llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get());
     params.n_rs_seq = recurrent ? 16 : 0;
-    params.type_k = kv_type("type_k", options_.type_k);
-    params.type_v = kv_type("type_v", options_.type_v);
-    params.flash_attn_type = flash_attention(options_.flash_attention);
-    if (ggml_is_quantized(params.type_v) && options_.flash_attention == "auto") {
-        params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-    }
+    share_settings(params);
     params.swa_full = true;  // a window that forgot rows could not take rejected ones back
     params.no_perf = true;
-    threadpool_ = std::make_shared<Threadpool>(options_.n_threads > 0 ? options_.n_threads : default_threads());
+    const int n_threads = options_.n_threads > 0 ? options_.n_threads : default_threads();
+    threadpool_ = options_.threadpool ? options_.threadpool : std::make_shared<Threadpool>(n_threads);
     params.n_threads = params.n_threads_batch = threadpool_->n_threads();
     params.abort_callback_data = this;
     params.abort_callback = [](void * data) {
@@ -137,6 +134,15 @@ void Target::create_context() {
     llama_attach_threadpool(context_.get(), threadpool_->raw(), threadpool_->raw());
     n_ctx_ = static_cast<int>(llama_n_ctx(context_.get()));
     max_draft_ = recurrent ? static_cast<int>(llama_n_rs_seq(context_.get())) : max_rows - 1;
+}
+
+void Target::share_settings(llama_context_params & params) const {
+    params.type_k = kv_type("type_k", options_.type_k);
+    params.type_v = kv_type("type_v", options_.type_v);
+    params.flash_attn_type = flash_attention(options_.flash_attention);
+    if (ggml_is_quantized(params.type_v) && options_.flash_attention == "auto") {
+        params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    }
 }
 
 void Target::append(const Token * tokens, int n, bool with_logits) {
@@ -196,6 +202,28 @@ bool Target::truncate(int n_tokens) {
     llama_memory_clear(memory, true);
     n_past_ = 0;
     return false;
+}
+
+void Target::enable_features(const std::vector<int> & layers) {
+    if (!feature_layers_.empty()) {
+        throw std::invalid_argument("this target has a drafter already; close that one first");
+    }
+    for (const int layer : layers) {
+        if (layer < 0 || layer >= llama_model_n_layer(model_.get())) {
+            throw std::invalid_argument("layer " + std::to_string(layer) + " is outside the target");
+        }
+    }
+    feature_layers_ = layers;
+    for (const int layer : feature_layers_) {
+        llama_set_embeddings_layer_inp(context_.get(), static_cast<std::uint32_t>(layer), true);
+    }
+}
+
+void Target::disable_features() {
+    for (const int layer : feature_layers_) {
+        llama_set_embeddings_layer_inp(context_.get(), static_cast<std::uint32_t>(layer), false);
+    }
+    feature_layers_.clear();
 }
 
 Vocab Target::vocab() const { return Vocab(llama_model_get_vocab(model_.get())); }

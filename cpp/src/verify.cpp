@@ -1,5 +1,10 @@
 #include "dflash/verify.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "dflash/noise.h"
+
 namespace dflash {
 
 Verdict verify(const Tokens & draft, const std::function<Token(int)> & target_token,
@@ -16,6 +21,71 @@ Verdict verify(const Tokens & draft, const std::function<Token(int)> & target_to
         if (is_end(token)) {
             return verdict;
         }
+    }
+}
+
+namespace {
+
+float probability_of(const std::vector<TokenProbability> & distribution, Token token) {
+    const auto found = std::find_if(distribution.begin(), distribution.end(),
+                                    [token](const TokenProbability & entry) { return entry.token == token; });
+    return found == distribution.end() ? 0.0f : found->probability;
+}
+
+// A draw by weights that need not sum to 1; -1 where none is positive.
+Token draw(const std::vector<TokenProbability> & weights, const GumbelNoise & noise) {
+    Token best = -1;
+    double best_score = -INFINITY;
+    for (const TokenProbability & entry : weights) {
+        const double score =
+            entry.probability > 0.0f ? std::log(double(entry.probability)) + noise(entry.token) : -INFINITY;
+        if (score > best_score) {
+            best = entry.token;
+            best_score = score;
+        }
+    }
+    return best;
+}
+
+// Streams of noise that must not share a counter with each other or with a coupled draw at the position.
+constexpr std::uint64_t accept_stream = 0x5bd1e9955bd1e995ull;
+constexpr std::uint64_t residual_stream = 0xc2b2ae3d27d4eb4full;
+
+}  // namespace
+
+Verdict verify_by_rejection(const Tokens & draft, const std::vector<std::vector<TokenProbability>> & q,
+                            const std::function<std::vector<TokenProbability>(int)> & target_distribution,
+                            const std::function<bool(Token)> & is_end, std::uint64_t seed, std::int64_t position) {
+    Verdict verdict;
+    for (int i = 0;; ++i) {
+        std::vector<TokenProbability> p = target_distribution(i);
+        const GumbelNoise residual_noise(seed ^ residual_stream, position + i);
+        if (i == static_cast<int>(draft.size())) {
+            verdict.tokens.push_back(draw(p, residual_noise));
+            return verdict;
+        }
+        const auto at = static_cast<std::size_t>(i);
+        const Token token = draft[at];
+        const float q_token = q.empty() ? 1.0f : probability_of(q[at], token);
+        const double u = GumbelNoise(seed ^ accept_stream, position + i).uniform(0);
+        if (u * q_token < probability_of(p, token)) {
+            verdict.tokens.push_back(token);
+            ++verdict.n_accepted;
+            if (is_end(token)) {
+                return verdict;
+            }
+            continue;
+        }
+        std::vector<TokenProbability> residual = p;
+        for (TokenProbability & entry : residual) {
+            const float drafted =
+                q.empty() ? (entry.token == token ? 1.0f : 0.0f) : probability_of(q[at], entry.token);
+            entry.probability = std::max(0.0f, entry.probability - drafted);
+        }
+        const Token drawn = draw(residual, residual_noise);
+        // p <= q everywhere means p = q up to rounding: then p itself is the right distribution.
+        verdict.tokens.push_back(drawn >= 0 ? drawn : draw(p, residual_noise));
+        return verdict;
     }
 }
 

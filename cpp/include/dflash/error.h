@@ -17,6 +17,11 @@ struct ModelError : Error {
     using Error::Error;
 };
 
+// A drafter that is sound but belongs to another target.
+struct IncompatibleDrafterError : Error {
+    using Error::Error;
+};
+
 // More tokens than the context holds.
 struct ContextOverflowError : Error {
     using Error::Error;

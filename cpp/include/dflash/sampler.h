@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "dflash/lattice.h"
 #include "dflash/token.h"
 #include "dflash/vocab.h"
 
@@ -38,11 +39,6 @@ struct SamplerOptions {
     std::uint64_t seed = 0;
     std::vector<std::pair<Token, float>> logit_bias;
     std::string grammar;  // GBNF, root rule "root"; empty: none
-};
-
-struct TokenProbability {
-    Token token;
-    float probability;
 };
 
 class Sampler {

@@ -27,9 +27,13 @@
 
 namespace dflash {
 
+// How drafts are verified when tokens are drawn. Greedy knows one way only.
+enum class Verification { coupled, rejection };
+
 struct GenerationOptions {
     int max_tokens = 256;  // >= 1
     std::vector<std::string> stop;
+    Verification verification = Verification::coupled;
     SamplerOptions sampler;
 };
 
@@ -45,8 +49,10 @@ struct StepResult {
 
 class Session {
 public:
-    // ngram may be null. Throws NgramMapError where the table belongs to another tokenizer.
-    Session(std::shared_ptr<Target> target, std::shared_ptr<NgramMap> ngram);
+    // ngram and drafter may be null; width: tokens that the drafter is asked for. Throws NgramMapError where the
+    // table belongs to another tokenizer, std::invalid_argument on a bad width.
+    Session(std::shared_ptr<Target> target, std::shared_ptr<NgramMap> ngram, std::shared_ptr<ModelDrafter> drafter,
+            int width);
 
     // Throws std::invalid_argument (an option, an empty prompt, an id out of range), ContextOverflowError.
     void begin(const Tokens & prompt, const GenerationOptions & options);
@@ -72,6 +78,8 @@ private:
 
     void keep_common_prefix(const Tokens & tokens, std::size_t limit);
     int room() const;
+    void absorb(int n_rows);
+    Verdict judge(const Draft & draft);
     StepResult commit(const Verdict & verdict);
 
     std::shared_ptr<Target> target_;

@@ -9,7 +9,7 @@
 namespace dflash {
 
 // Who made a draft. `none`: plain decoding, one row.
-enum class Source { none, ngram };
+enum class Source { none, ngram, drafter };
 
 const char * source_name(Source source);
 
@@ -21,9 +21,9 @@ struct SourceStats {
 
 // A stretch of time on one lane. Times in microseconds since the generation began.
 struct Event {
-    enum class Lane { target, host };
+    enum class Lane { target, drafter, host };
     Lane lane;
-    const char * name;  // prefill, verify | propose, sample, commit
+    const char * name;  // prefill, verify | draft, inject | begin, propose, sample, commit
     std::int64_t start_us;
     std::int64_t end_us;
     int n_rows = 0;      // tokens in the pass, where it is one
@@ -41,6 +41,7 @@ struct Stats {
     std::int64_t decode_us = 0;
     std::int64_t n_verifications = 0;
     SourceStats ngram;
+    SourceStats drafter;
     std::vector<std::int64_t> offered_at;   // [position in the draft] drafts that reached so far
     std::vector<std::int64_t> accepted_at;  // [position in the draft] of those, accepted there
     std::vector<Event> timeline;

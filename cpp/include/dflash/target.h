@@ -18,6 +18,7 @@
 #include "dflash/vocab.h"
 
 struct llama_context;
+struct llama_context_params;
 struct llama_model;
 
 namespace dflash {
@@ -29,8 +30,9 @@ struct TargetOptions {
     int n_batch = 512;           // tokens per prefill pass
     std::string type_k = "f16";  // KV cache types: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl
     std::string type_v = "f16";
-    std::string flash_attention = "auto";  // auto, on, off
-    std::function<bool(float)> progress;   // 0..1 while loading; false gives up. May be empty
+    std::string flash_attention = "auto";    // auto, on, off
+    std::function<bool(float)> progress;     // 0..1 while loading; false gives up. May be empty
+    std::shared_ptr<Threadpool> threadpool;  // of a context that takes turns with this one; null: a new one
 };
 
 class Target {
@@ -58,6 +60,11 @@ public:
     // Draft tokens that can be taken back after a verification; 0 where none can.
     int max_draft() const { return max_draft_; }
 
+    // Keeps, from now on, the inputs of these layers for every row of a pass, for a drafter to read.
+    // Throws std::invalid_argument where a layer is out of range or a drafter is attached already.
+    void enable_features(const std::vector<int> & layers);
+    void disable_features();
+
     // Asked between graph nodes, on the calling thread; true makes the pass throw Interrupted. On a GPU a
     // pass runs to its end first.
     void set_interrupt(std::function<bool()> interrupt) { interrupt_ = std::move(interrupt); }
@@ -72,6 +79,8 @@ public:
     int n_ctx_train() const;
     int n_threads() const { return threadpool_->n_threads(); }
     const std::shared_ptr<Threadpool> & threadpool() const { return threadpool_; }
+    // Fills in what a context of the same kind shares with this one: KV types and flash attention.
+    void share_settings(llama_context_params & params) const;
     llama_context * raw() const { return context_.get(); }
 
 private:
@@ -94,6 +103,7 @@ private:
     int n_ctx_ = 0;
     int n_past_ = 0;
     int max_draft_ = 0;
+    std::vector<int> feature_layers_;
 };
 
 }  // namespace dflash

@@ -1,0 +1,88 @@
+// The drafter: a DFlash or DFlash 2 model on a llama.cpp context of its own that borrows the target's token
+// embedding and output head.
+//
+// It reads the target's features (hidden states at its tap layers) instead of tokens: `absorb` injects those of
+// committed rows into its KV cache; `lattice` then fills a block [anchor, MASK, ..., MASK] in one pass and
+// returns the lattice. Invariant between calls: the cache holds the injected positions [0, n_past) and nothing
+// of any draft.
+//
+// Shares the target and its threadpool: the two take turns. A target has one drafter at a time. One thread at a
+// time.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dflash/lattice.h"
+#include "dflash/model_drafter.h"
+#include "dflash/target.h"
+#include "dflash/token.h"
+
+struct llama_context;
+struct llama_model;
+
+namespace dflash {
+
+struct DrafterOptions {
+    int n_gpu_layers = -1;  // layers on the device; -1: all
+    int n_threads = 0;      // 0: the target's threads, in the target's pool
+    std::string device;     // ggml's name of a device (CPU, CUDA1, RPC...); empty: as llama.cpp chooses
+};
+
+class Drafter : public ModelDrafter {
+public:
+    // Whether the file is a DFlash drafter (by its architecture). Throws ModelError on a file that is no GGUF.
+    static bool is_drafter_file(const std::string & path);
+
+    // Turns feature extraction on in the target. Throws ModelError (the file), IncompatibleDrafterError (it does
+    // not fit this target; says what differs), std::invalid_argument (an option).
+    Drafter(const std::string & path, std::shared_ptr<Target> target, const DrafterOptions & options);
+    ~Drafter() override;
+
+    // One pass and a walk with the target's noise: greedy at temperature 0.
+    Draft draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling) override;
+    // Injects the features of the first n_rows of the target's last pass, which began at position n_past().
+    void absorb(int n_rows) override;
+
+    // One pass over [anchor, MASK x n_tokens] at position n_past(). n_tokens is cut to max_tokens().
+    // Empty where the drafter computes no finite scores: then `broken` holds, a warning was logged, and every
+    // later draft is empty too.
+    Lattice lattice(Token anchor, int n_tokens);
+
+    void truncate(int n_tokens) override;
+    int n_past() const override { return n_past_; }
+    int max_tokens() const { return block_size_ - 1; }
+    int top_k() const { return top_k_; }
+    bool has_selector() const { return has_selector_; }
+    bool broken() const { return broken_; }
+    const std::vector<int> & tap_layers() const { return taps_; }
+    std::uint64_t model_bytes() const override;
+
+private:
+    struct Free {
+        void operator()(llama_model * model) const;
+        void operator()(llama_context * context) const;
+    };
+
+    void load(const std::string & path, const DrafterOptions & options);
+    void create_context(const DrafterOptions & options);
+    Lattice read_selector_lattice(Token anchor, int n_tokens) const;
+    Lattice read_logits_lattice(Token anchor, int n_tokens) const;
+
+    std::shared_ptr<Target> target_;
+    std::shared_ptr<Threadpool> threadpool_;
+    std::unique_ptr<llama_model, Free> model_;
+    std::unique_ptr<llama_context, Free> context_;
+    std::vector<int> taps_;  // target layers whose input is read
+    std::vector<float> features_;
+    Token mask_ = -1;
+    int block_size_ = 0;
+    int top_k_ = 16;
+    int n_past_ = 0;
+    bool has_selector_ = false;
+    bool broken_ = false;
+};
+
+}  // namespace dflash

@@ -1,0 +1,334 @@
+#include "dflash/drafter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+
+#include "dflash/error.h"
+#include "dflash/gguf_file.h"
+#include "dflash/log.h"
+#include "llama-ext.h"
+#include "llama.h"
+
+namespace dflash {
+namespace {
+
+// Architectures whose graphs hand out their layers' inputs at the pin; llama.cpp asserts on the others.
+const std::set<std::string> feature_architectures = {
+    "bailingmoe3", "deepseek4", "gemma4",     "gpt-oss",    "hunyuan_vl", "lfm2",       "lfm2moe",
+    "llama",       "mimo2",     "minimax-01", "minimax-m2", "nanbeige",   "nemotron_h", "nemotron_h_moe",
+    "qwen3",       "qwen35",    "qwen35moe",  "qwen3moe",   "qwen3next",  "qwen4exp",
+};
+
+std::vector<int> integer_array(const GgufFile & file, const std::string & key) {
+    std::vector<int> result;
+    const auto found = file.metadata().find(key);
+    const auto * array = found == file.metadata().end() ? nullptr : std::get_if<GgufArray>(&found->second);
+    if (array) {
+        for (const auto & value : array->values) {
+            if (const auto * number = std::get_if<std::int64_t>(&value)) {
+                result.push_back(static_cast<int>(*number));
+            }
+        }
+    }
+    return result;
+}
+
+bool has_tensor(const GgufFile & file, const std::string & name) {
+    return std::any_of(file.tensors().begin(), file.tensors().end(),
+                       [&name](const GgufTensor & tensor) { return tensor.name == name; });
+}
+
+[[noreturn]] void mismatch(const std::string & path, const std::string & what) {
+    throw IncompatibleDrafterError(path + " does not fit this target: " + what);
+}
+
+std::string differs(const std::string & name, std::int64_t drafter, std::int64_t target) {
+    return name + " is " + std::to_string(drafter) + ", the target's " + std::to_string(target);
+}
+
+// What llama.cpp would assert on, and what would only show as drafts that are never accepted.
+void check_fits(const GgufFile & file, const Target & target, const std::vector<int> & taps) {
+    const std::string & path = file.path();
+    const GgufFile target_file(target.path());
+    if (!feature_architectures.count(target_file.architecture())) {
+        mismatch(path, "targets of architecture " + target_file.architecture() + " give no features");
+    }
+    const std::int64_t hidden = file.arch_integer("embedding_length");
+    const std::int64_t target_hidden = target_file.arch_integer("embedding_length");
+    if (hidden != target_hidden) {
+        mismatch(path, differs("its hidden size", hidden, target_hidden));
+    }
+    if (file.vocab_size() != target_file.vocab_size()) {
+        mismatch(path,
+                 differs("its vocabulary", std::int64_t(file.vocab_size()), std::int64_t(target_file.vocab_size())));
+    }
+    if (taps.empty()) {
+        throw ModelError(path + " names no tap layers (dflash.target_layers); convert it again");
+    }
+    const std::int64_t n_layer = target_file.arch_integer("block_count");
+    for (const int tap : taps) {
+        if (tap < 0 || tap >= n_layer) {
+            mismatch(path, "it taps the input of layer " + std::to_string(tap) + ", the target has layers 0 to " +
+                               std::to_string(n_layer - 1));
+        }
+    }
+}
+
+void check_sound(const GgufFile & file) {
+    const std::string & path = file.path();
+    const auto damaged = [&path](const std::string & what) {
+        throw ModelError(path + " is no usable drafter: " + what + "; convert it again");
+    };
+    const std::int64_t block = file.arch_integer("block_size", 16);
+    if (block < 2 || block > 4096) {
+        damaged("its block size is " + std::to_string(block));
+    }
+    const std::int64_t mask = file.integer("tokenizer.ggml.mask_token_id", -1);
+    if (mask < 0 || mask >= std::int64_t(file.vocab_size())) {
+        damaged("it has no mask token (tokenizer.ggml.mask_token_id)");
+    }
+    const bool has_selector = has_tensor(file, "selector_hidden.weight");
+    const std::int64_t k = file.arch_integer("selector_top_k");
+    if (has_selector) {
+        for (const char * key : {"conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"}) {
+            if (file.arch_integer(key) < 1) {
+                damaged(std::string("it has selector tensors without dflash.") + key);
+            }
+        }
+        if (k * (k + 1) > file.arch_integer("embedding_length")) {
+            damaged("its selector keeps " + std::to_string(k) + " candidates, too many for its hidden size (" +
+                    std::to_string(file.arch_integer("embedding_length")) + " >= k (k + 1) is needed)");
+        }
+        if (file.arch_integer("embedding_length") % file.arch_integer("conv_group_size") != 0) {
+            damaged("its convolution groups do not divide its hidden size");
+        }
+    }
+    const std::int64_t heads = file.arch_integer("attention.head_count");
+    const std::int64_t kv_heads = file.arch_integer("attention.head_count_kv", heads);
+    if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0 || file.arch_integer("block_count") < 1) {
+        damaged("its head or layer counts are impossible");
+    }
+}
+
+std::string because(const std::string & reason) { return reason.empty() ? "" : ": " + reason; }
+
+}  // namespace
+
+void Drafter::Free::operator()(llama_model * model) const { llama_model_free(model); }
+void Drafter::Free::operator()(llama_context * context) const { llama_free(context); }
+
+bool Drafter::is_drafter_file(const std::string & path) { return GgufFile(path).architecture() == "dflash"; }
+
+Drafter::Drafter(const std::string & path, std::shared_ptr<Target> target, const DrafterOptions & options)
+    : target_(std::move(target)) {
+    init_backend();
+    if (options.n_threads < 0 || options.n_threads > 512) {
+        throw std::invalid_argument("drafter_threads is " + std::to_string(options.n_threads) + "; use 1 to 512");
+    }
+    const GgufFile file(path);
+    if (file.architecture() != "dflash") {
+        throw ModelError(path + " is no DFlash drafter (architecture " + file.architecture() + ")");
+    }
+    check_sound(file);
+    taps_ = integer_array(file, "dflash.target_layers");
+    check_fits(file, *target_, taps_);
+    load(path, options);
+    create_context(options);
+    target_->enable_features(taps_);
+}
+
+Drafter::~Drafter() { target_->disable_features(); }
+
+void Drafter::load(const std::string & path, const DrafterOptions & options) {
+    llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers = options.n_gpu_layers;
+    ggml_backend_dev_t devices[2] = {nullptr, nullptr};
+    if (!options.device.empty()) {
+        devices[0] = ggml_backend_dev_by_name(options.device.c_str());
+        if (!devices[0]) {
+            std::string names;
+            for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+                names += std::string(i ? ", " : "") + ggml_backend_dev_name(ggml_backend_dev_get(i));
+            }
+            throw std::invalid_argument("drafter_device is '" + options.device + "'; this build has " + names);
+        }
+        params.devices = devices;
+    }
+    take_errors();
+    model_.reset(llama_model_load_from_file(path.c_str(), params));
+    if (!model_) {
+        throw ModelError("llama.cpp cannot load the drafter " + path + because(take_errors()));
+    }
+    const Vocab vocab(llama_model_get_vocab(model_.get()));
+    if (vocab.fingerprint() != target_->tokenizer()) {
+        mismatch(path, "its tokenizer has other tokens");
+    }
+    mask_ = llama_vocab_mask(vocab.raw());
+    const GgufFile file(path);
+    block_size_ = static_cast<int>(file.arch_integer("block_size", 16));
+    const int selector_top_k = llama_model_dflash_selector_top_k(model_.get());
+    has_selector_ = selector_top_k > 0;
+    top_k_ = has_selector_ ? selector_top_k : std::min(16, vocab.size());
+}
+
+void Drafter::create_context(const DrafterOptions & options) {
+    llama_context_params params = llama_context_default_params();
+    // A block may stand at the very end of the target's context.
+    params.n_ctx = static_cast<std::uint32_t>(target_->n_ctx() + block_size_);
+    params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(std::max(target_->n_batch(), block_size_));
+    params.n_seq_max = 1;
+    params.n_outputs_max = static_cast<std::uint32_t>(block_size_);
+    params.swa_full = true;
+    target_->share_settings(params);
+    params.no_perf = true;
+    params.ctx_other = target_->raw();
+    threadpool_ = options.n_threads > 0 ? std::make_shared<Threadpool>(options.n_threads) : target_->threadpool();
+    params.n_threads = params.n_threads_batch = threadpool_->n_threads();
+    take_errors();
+    context_.reset(llama_init_from_model(model_.get(), params));
+    if (!context_) {
+        throw ModelError("llama.cpp cannot make a context for the drafter" + because(take_errors()));
+    }
+    llama_attach_threadpool(context_.get(), threadpool_->raw(), threadpool_->raw());
+    // The selector's lattice comes back through the "nextn" embeddings, a row for every token of the batch.
+    llama_set_embeddings_nextn(context_.get(), has_selector_, false);
+    char causal[16] = {};
+    llama_model_meta_val_str(model_.get(), "dflash.attention.causal", causal, sizeof(causal));
+    llama_set_causal_attn(context_.get(), std::strcmp(causal, "true") == 0);
+}
+
+Draft Drafter::draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling) {
+    const Lattice drafted = lattice(committed.back(), n_tokens);
+    if (drafted.empty()) {
+        return {};
+    }
+    WalkOptions options;
+    options.temperature = sampling.temperature;
+    options.seed = sampling.seed;
+    options.anchor_position = static_cast<std::int64_t>(committed.size()) - 1;
+    Path path = drafted.walk(options);
+    return {std::move(path.tokens), Source::drafter, std::move(path.q)};
+}
+
+void Drafter::absorb(int n_rows) {
+    const int n_embd = llama_model_n_embd(model_.get());
+    const auto width = static_cast<std::size_t>(n_embd) * taps_.size();
+    features_.resize(static_cast<std::size_t>(n_rows) * width);
+    for (std::size_t k = 0; k < taps_.size(); ++k) {
+        const float * layer = llama_get_embeddings_layer_inp(target_->raw(), static_cast<std::uint32_t>(taps_[k]));
+        for (int i = 0; i < n_rows; ++i) {
+            std::memcpy(&features_[static_cast<std::size_t>(i) * width + k * static_cast<std::size_t>(n_embd)],
+                        layer + static_cast<std::size_t>(i) * static_cast<std::size_t>(n_embd),
+                        sizeof(float) * static_cast<std::size_t>(n_embd));
+        }
+    }
+    std::unique_ptr<llama_batch_ext, void (*)(llama_batch_ext *)> batch(llama_batch_ext_init(context_.get()),
+                                                                        llama_batch_ext_free);
+    for (int i = 0; i < n_rows; ++i) {
+        const llama_embd row{&features_[static_cast<std::size_t>(i) * width], 1, width};
+        const std::int32_t index = llama_batch_ext_add_embd(batch.get(), 0, row);
+        const llama_pos p = n_past_ + i;
+        const llama_pos positions[4] = {p, p, p, 0};  // an M-RoPE drafter reads four
+        if (index < 0 || !llama_batch_ext_set_pos(batch.get(), index, positions)) {
+            throw Error("llama.cpp refuses the drafter's features");
+        }
+    }
+    take_errors();
+    if (llama_process(context_.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get()) != 0) {
+        llama_memory_seq_rm(llama_get_memory(context_.get()), 0, n_past_, -1);
+        throw ModelError("llama.cpp failed to inject features into the drafter" + because(take_errors()));
+    }
+    llama_synchronize(context_.get());
+    n_past_ += n_rows;
+}
+
+Lattice Drafter::lattice(Token anchor, int n_tokens) {
+    const int n = std::min(n_tokens, max_tokens());
+    if (n < 1 || broken_) {
+        return {};
+    }
+    std::vector<Token> tokens(static_cast<std::size_t>(n) + 1, mask_);
+    tokens[0] = anchor;
+    std::vector<llama_pos> positions(tokens.size());
+    std::iota(positions.begin(), positions.end(), n_past_);
+    std::vector<std::int32_t> n_seqs(tokens.size(), 1);
+    llama_seq_id sequence = 0;
+    std::vector<llama_seq_id *> sequences(tokens.size(), &sequence);
+    std::vector<std::int8_t> outputs(tokens.size(), !has_selector_);
+    const llama_batch batch{n + 1,         tokens.data(),    nullptr,       positions.data(),
+                            n_seqs.data(), sequences.data(), outputs.data()};
+    take_errors();
+    if (llama_decode(context_.get(), batch) != 0) {
+        llama_memory_seq_rm(llama_get_memory(context_.get()), 0, n_past_, -1);
+        throw ModelError("llama.cpp failed to draft" + because(take_errors()));
+    }
+    llama_synchronize(context_.get());
+    Lattice drafted = has_selector_ ? read_selector_lattice(anchor, n) : read_logits_lattice(anchor, n);
+    llama_memory_seq_rm(llama_get_memory(context_.get()), 0, n_past_, -1);
+    if (!drafted.finite()) {
+        broken_ = true;
+        log(LogLevel::warn, "the drafter computes no finite scores (damaged weights?); going on without it");
+        return {};
+    }
+    return drafted;
+}
+
+// Row i of the nextn embeddings: K candidate ids as floats, then K x K scores, predecessor-major. Position 0 is
+// empty; position 1 repeats its one row (the anchor's) K times.
+Lattice Drafter::read_selector_lattice(Token anchor, int n_tokens) const {
+    const float * rows = llama_get_embeddings_nextn(context_.get());
+    const auto n_embd = static_cast<std::size_t>(llama_model_n_embd(model_.get()));
+    const auto k = static_cast<std::size_t>(top_k_);
+    Lattice lattice(anchor, top_k_);
+    for (int position = 1; position <= n_tokens; ++position) {
+        const float * row = rows + static_cast<std::size_t>(position) * n_embd;
+        std::vector<Token> candidates(k);
+        for (std::size_t i = 0; i < k; ++i) {
+            candidates[i] = static_cast<Token>(row[i]);
+        }
+        const std::size_t n_scores = position == 1 ? k : k * k;
+        lattice.add_position(std::move(candidates), std::vector<float>(row + k, row + k + n_scores));
+    }
+    return lattice;
+}
+
+// DFlash 1: the top K of the logits; every predecessor's row is the same. Output multiplier and soft cap are
+// left to the reader by llama.cpp's graph; both keep the order, and the target decides anyway.
+Lattice Drafter::read_logits_lattice(Token anchor, int n_tokens) const {
+    const int n_vocab = target_->vocab().size();
+    const auto k = static_cast<std::size_t>(top_k_);
+    Lattice lattice(anchor, top_k_);
+    std::vector<Token> order(static_cast<std::size_t>(n_vocab));
+    for (int position = 1; position <= n_tokens; ++position) {
+        const float * logits = llama_get_logits_ith(context_.get(), position);
+        std::iota(order.begin(), order.end(), 0);
+        const auto better = [logits](Token a, Token b) {
+            return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+        };
+        std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k), order.end(), better);
+        std::vector<float> scores;
+        for (std::size_t predecessor = 0; predecessor < (position == 1 ? 1 : k); ++predecessor) {
+            for (std::size_t i = 0; i < k; ++i) {
+                scores.push_back(logits[order[i]]);
+            }
+        }
+        lattice.add_position(std::vector<Token>(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k)),
+                             std::move(scores));
+    }
+    return lattice;
+}
+
+void Drafter::truncate(int n_tokens) {
+    if (n_tokens < n_past_) {
+        llama_memory_seq_rm(llama_get_memory(context_.get()), 0, n_tokens, -1);
+        n_past_ = n_tokens;
+    }
+}
+
+std::uint64_t Drafter::model_bytes() const { return llama_model_size(model_.get()); }
+
+}  // namespace dflash

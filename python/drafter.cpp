@@ -1,0 +1,81 @@
+#include "bindings.h"
+
+#include "dflash/drafter.h"
+#include "dflash/small_model_drafter.h"
+
+using dflash::Drafter;
+using dflash::DrafterOptions;
+using dflash::Lattice;
+using dflash::ModelDrafter;
+using dflash::Path;
+using dflash::SmallModelDrafter;
+using dflash::Target;
+using dflash::TargetOptions;
+using dflash::TokenProbability;
+using dflash::WalkOptions;
+
+void bind_drafter(py::module_ & m) {
+    py::class_<TokenProbability>(m, "TokenProbability")
+        .def_readonly("token", &TokenProbability::token)
+        .def_readonly("probability", &TokenProbability::probability);
+
+    py::class_<Path>(m, "Path")
+        .def_readonly("tokens", &Path::tokens)
+        .def_readonly("probabilities", &Path::probabilities)
+        .def_readonly("q", &Path::q);
+
+    py::class_<Lattice>(m, "Lattice", "Candidates and scores of one drafted block.")
+        .def(py::init<dflash::Token, int>(), py::arg("anchor"), py::arg("top_k"))
+        .def("add_position", &Lattice::add_position, py::arg("candidates"), py::arg("scores"))
+        .def("row", &Lattice::row, py::arg("position"), py::arg("predecessor"))
+        .def(
+            "walk",
+            [](const Lattice & lattice, int first_position, int n_tokens, dflash::Token predecessor,
+               float temperature, std::uint64_t seed, std::int64_t anchor_position) {
+                return lattice.walk({first_position, n_tokens, predecessor, temperature, seed, anchor_position});
+            },
+            py::kw_only(), py::arg("first_position") = 1, py::arg("n_tokens") = WalkOptions{}.n_tokens,
+            py::arg("predecessor") = -1, py::arg("temperature") = 0.0f, py::arg("seed") = 0,
+            py::arg("anchor_position") = 0)
+        .def("candidates", &Lattice::candidates, py::arg("position"))
+        .def("scores", &Lattice::scores, py::arg("position"))
+        .def_property_readonly("anchor", &Lattice::anchor)
+        .def_property_readonly("top_k", &Lattice::top_k)
+        .def("__len__", &Lattice::size);
+
+    py::class_<ModelDrafter, std::shared_ptr<ModelDrafter>>(m, "ModelDrafter")
+        .def_property_readonly("model_bytes", &ModelDrafter::model_bytes);
+
+    py::class_<Drafter, ModelDrafter, std::shared_ptr<Drafter>>(m, "Drafter", "A DFlash or DFlash 2 drafter.")
+        .def(py::init([](const std::string & path, std::shared_ptr<Target> target, int n_gpu_layers, int n_threads,
+                         const std::string & device) {
+                 return std::make_shared<Drafter>(path, std::move(target),
+                                                  DrafterOptions{n_gpu_layers, n_threads, device});
+             }),
+             py::arg("path"), py::arg("target"), py::kw_only(), py::arg("n_gpu_layers"), py::arg("n_threads"),
+             py::arg("device"), release_gil())
+        .def("lattice", &Drafter::lattice, py::arg("anchor"), py::arg("n_tokens"), release_gil())
+        .def_static("is_drafter_file", &Drafter::is_drafter_file, py::arg("path"))
+        .def_property_readonly("n_past", [](const Drafter & drafter) { return drafter.n_past(); })
+        .def_property_readonly("max_tokens", &Drafter::max_tokens)
+        .def_property_readonly("top_k", &Drafter::top_k)
+        .def_property_readonly("has_selector", &Drafter::has_selector)
+        .def_property_readonly("broken", &Drafter::broken)
+        .def_property_readonly("tap_layers", &Drafter::tap_layers);
+
+    py::class_<SmallModelDrafter, ModelDrafter, std::shared_ptr<SmallModelDrafter>>(
+        m, "SmallModelDrafter", "A small language model that drafts token by token.")
+        .def(
+            py::init([](const std::string & path, const Target & target, int n_ctx, int n_gpu_layers, int n_threads) {
+                TargetOptions options;
+                options.n_ctx = n_ctx;
+                options.n_gpu_layers = n_gpu_layers;
+                options.n_threads = n_threads;
+                if (n_threads == 0) {
+                    options.threadpool = target.threadpool();
+                }
+                return std::make_shared<SmallModelDrafter>(path, target, options);
+            }),
+            py::arg("path"), py::arg("target"), py::kw_only(), py::arg("n_ctx"), py::arg("n_gpu_layers"),
+            py::arg("n_threads"), release_gil());
+}
