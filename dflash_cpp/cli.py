@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -51,6 +52,9 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     group.add_argument("--model", "-m", default="smollm2", metavar="MODEL",
                        help="a GGUF's path, smollm2 (default), or hf:user/repo/file.gguf")  # fmt: skip
+    group.add_argument("--drafter", "-d", metavar="FILE",
+                       help="a DFlash drafter for the model, or a smaller GGUF of its vocabulary")  # fmt: skip
+    group.add_argument("--width", type=int, default=5, metavar="N", help="tokens the drafter is asked for (5)")
     group.add_argument("--n-ctx", type=int, default=4096, metavar="N", help="tokens the context holds (4096)")
     group.add_argument("--n-gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (-1: all)")
     group.add_argument("--n-threads", type=int, metavar="N", help="CPU threads (one per core)")
@@ -80,6 +84,8 @@ def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--repeat-penalty", type=float, default=1.0, metavar="X", help="1: off")
     group.add_argument("--frequency-penalty", type=float, default=0.0, metavar="X", help="0: off")
     group.add_argument("--presence-penalty", type=float, default=0.0, metavar="X", help="0: off")
+    group.add_argument("--sampling", default="coupled", metavar="RULE",
+                       help="coupled (same seed, same text) or rejection (accepts most)")  # fmt: skip
     group.add_argument("--stop", action="append", metavar="TEXT", help="end before TEXT (may be repeated)")
     group.add_argument("--grammar", type=Path, metavar="FILE", help="a GBNF grammar to follow")
     group.add_argument("--json-schema", type=Path, metavar="FILE", help="a JSON schema to follow")
@@ -119,6 +125,26 @@ def _parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("models", help="list the built-in models and where they are")
     listing.add_argument("--json", action="store_true", help="print a JSON list")
+
+    convert = commands.add_parser("convert", help="turn a drafter checkpoint into a GGUF, or back with --to-hf")
+    convert.add_argument("source", help="the checkpoint's folder; with --to-hf the drafter's GGUF")
+    convert.add_argument("--target", metavar="FILE", help="the target's GGUF, whose tokenizer is copied")
+    convert.add_argument(
+        "--out", "-o", required=True, metavar="PATH", help="the GGUF to write; with --to-hf a folder"
+    )
+    convert.add_argument(
+        "--outtype", default="f16", metavar="TYPE", help="f32, f16 (default), bf16, q8_0, q4_0, ..."
+    )
+    convert.add_argument("--to-hf", action="store_true", help="GGUF to checkpoint")
+
+    plan = commands.add_parser("plan", help="add up the memory that a target and a drafter take, loading neither")
+    plan.add_argument("target", help="a GGUF's path, smollm2, or hf:user/repo/file.gguf")
+    plan.add_argument("drafter", nargs="?", help="a drafter's path")
+    plan.add_argument("--ctx", type=int, default=4096, metavar="N", help="tokens the context holds (4096)")
+    plan.add_argument("--device-memory", metavar="SIZE", help="what there is, as in 24G")
+    plan.add_argument("--type-k", default="f16", metavar="TYPE", help="KV cache type of keys (f16)")
+    plan.add_argument("--type-v", default="f16", metavar="TYPE", help="KV cache type of values (f16)")
+    plan.add_argument("--json", action="store_true", help="print the plan as JSON")
 
     bench = commands.add_parser("bench", help="measure plain decoding against the k4v table on prompts")
     bench.add_argument("--workload", action="append", metavar="NAME",
@@ -193,6 +219,8 @@ def _load_llm(args: argparse.Namespace, ngram: NgramMap | bool, bars: _Bars) -> 
     try:
         return LLM(
             args.model,
+            drafter=args.drafter,
+            width=args.width,
             ngram=ngram,
             n_ctx=args.n_ctx,
             n_gpu_layers=args.n_gpu_layers,
@@ -235,6 +263,7 @@ def _sampling(args: argparse.Namespace) -> dict[str, Any]:
         "repeat_penalty": args.repeat_penalty,
         "frequency_penalty": args.frequency_penalty,
         "presence_penalty": args.presence_penalty,
+        "sampling": args.sampling,
         "stop": args.stop,
         "grammar": _read_file(args.grammar),
         "json_schema": _read_file(args.json_schema),
@@ -257,11 +286,14 @@ def _write_live(chunks: Iterator[Chunk]) -> Completion:
 
 
 def _stats_line(stats: Stats) -> str:
-    source = stats.sources["ngram"]
+    sources = ", ".join(
+        f"{name}: {source['accepted']} of {source['proposed']} proposed tokens accepted"
+        for name, source in stats.sources.items()
+        if source["proposals"]
+    )
     return (
         f"{stats.completion_tokens} tokens, {stats.tokens_per_second:.1f} tokens/s, "
-        f"{stats.acceptance_length:.2f} tokens per verification "
-        f"(k4v: {source['accepted']} of {source['proposed']} proposed tokens accepted), "
+        f"{stats.acceptance_length:.2f} tokens per verification ({sources or 'nothing drafted'}), "
         f"prompt of {stats.prompt_tokens} read in {stats.prefill_seconds:.2f} s"
     )
 
@@ -332,6 +364,7 @@ def _run_chat(args: argparse.Namespace) -> int:
 def _run_tokenize(args: argparse.Namespace) -> int:
     bars = _Bars()
     args.n_ctx, args.n_gpu_layers, args.n_threads = 256, 0, 1
+    args.drafter, args.width = None, 5
     args.type_k = args.type_v = "f16"
     args.flash_attention = "auto"
     with _load_llm(args, False, bars) as llm:
@@ -361,6 +394,9 @@ def _run_inspect(args: argparse.Namespace) -> int:
     except DFlashError as error:
         kind = str(error).removeprefix(file.path).strip()
     table = Table(show_header=False, box=None)
+    if arch == "dflash":
+        kind = "a DFlash 2 drafter" if "dflash.selector_rank" in metadata else "a DFlash drafter"
+        kind += ": usable as drafter="
     rows = [
         ("file", f"{file.path} ({_human_bytes(file.file_bytes)})"),
         ("kind", kind),
@@ -377,9 +413,73 @@ def _run_inspect(args: argparse.Namespace) -> int:
             f"{len(file.tensors)}: " + ", ".join(f"{t} {_human_bytes(n)}" for t, n in sorted(types.items())),
         ),
     ]
+    if arch == "dflash":
+        block = metadata.get("dflash.block_size", 16)
+        taps = _integers(metadata.get("dflash.target_layers"))
+        rank, top_k = metadata.get("dflash.selector_rank"), metadata.get("dflash.selector_top_k")
+        hidden = metadata.get("dflash.embedding_length")
+        rows[7:7] = [
+            ("block size", f"{block}: widths 1 to {int(str(block)) - 1}"),
+            ("tap layers", ", ".join(map(str, taps))),
+            ("selector", f"rank {rank}, {top_k} candidates" if rank else "none"),
+            (
+                "fits targets",
+                f"hidden size {hidden}, {file.vocab_size} tokens, over {max(taps, default=0)} layers",
+            ),
+        ]
     for name, value in rows:
         table.add_row(name, str(value))
     output.print(table)
+    return 0
+
+
+def _integers(value: object) -> list[int]:
+    return [item for item in value if isinstance(item, int)] if isinstance(value, list) else []
+
+
+def _run_convert(args: argparse.Namespace) -> int:
+    from dflash_cpp.convert import convert, to_hf
+
+    def say(line: str) -> None:
+        errors.print(line, style="dim")
+
+    if args.to_hf:
+        folder = to_hf(args.source, args.out)
+        print(folder)
+        return 0
+    if not args.target:
+        raise ValueError("--target is missing; name the target's GGUF, its tokenizer is copied")
+    target = models.resolve(args.target, _Bars().report)
+    path = convert(args.source, target, args.out, outtype=args.outtype, report=say)
+    print(f"{path} ({_human_bytes(path.stat().st_size)})")
+    return 0
+
+
+def _run_plan(args: argparse.Namespace) -> int:
+    from dflash_cpp import plan as planning
+
+    target = models.resolve(args.target, _Bars().report)
+    drafter = models.resolve(args.drafter, _Bars().report) if args.drafter else None
+    device_memory = planning.parse_size(args.device_memory) if args.device_memory else None
+    plan = planning.plan(
+        target, drafter, n_ctx=args.ctx, type_k=args.type_k, type_v=args.type_v, device_memory=device_memory
+    )
+    if args.json:
+        print(json.dumps(asdict(plan)))
+        return 0
+    table = Table("", "weights", "context", "compute", "in all", box=None)
+    for part in plan.parts:
+        table.add_row(
+            part.name, *(_human_bytes(n) for n in (part.weights, part.context, part.compute, part.total))
+        )
+    table.add_row("in all", "", "", "", _human_bytes(plan.total))
+    output.print(table)
+    if plan.fits is not None:
+        output.print(
+            f"{'fits into' if plan.fits else 'does not fit into'} {_human_bytes(plan.device_memory or 0)}"
+        )
+    for line in plan.advice:
+        output.print(f"try {line}")
     return 0
 
 
@@ -456,6 +556,8 @@ _COMMANDS = {
     "tokenize": _run_tokenize,
     "inspect": _run_inspect,
     "models": _run_models,
+    "convert": _run_convert,
+    "plan": _run_plan,
     "bench": _run_bench,
 }
 

@@ -502,8 +502,8 @@ class _Stream(Iterator[Chunk]):
 
 
 _LLM_OPTIONS = frozenset(
-    ["drafter", "width", "drafter_device", "drafter_threads", "ngram", "n_ctx", "n_gpu_layers", "n_threads", "n_batch", "type_k", "type_v", "flash_attention",
-     "progress", "report"]
+    ["drafter", "width", "drafter_device", "drafter_threads", "ngram", "n_ctx", "n_gpu_layers", "n_threads",
+     "n_batch", "type_k", "type_v", "flash_attention", "progress", "report"]
 )  # fmt: skip
 _loaded_lock = threading.Lock()
 _loaded: tuple[object, LLM] | None = None

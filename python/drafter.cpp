@@ -48,18 +48,26 @@ void bind_drafter(py::module_ & m) {
 
     py::class_<Drafter, ModelDrafter, std::shared_ptr<Drafter>>(m, "Drafter", "A DFlash or DFlash 2 drafter.")
         .def(py::init([](const std::string & path, std::shared_ptr<Target> target, int n_gpu_layers, int n_threads,
-                         const std::string & device) {
+                         const std::string & device, bool plan_only) {
                  return std::make_shared<Drafter>(path, std::move(target),
-                                                  DrafterOptions{n_gpu_layers, n_threads, device});
+                                                  DrafterOptions{n_gpu_layers, n_threads, plan_only, device});
              }),
              py::arg("path"), py::arg("target"), py::kw_only(), py::arg("n_gpu_layers"), py::arg("n_threads"),
-             py::arg("device"), release_gil())
+             py::arg("device"), py::arg("plan_only") = false, release_gil())
         .def("lattice", &Drafter::lattice, py::arg("anchor"), py::arg("n_tokens"), release_gil())
+        .def(
+            "block_states",
+            [](Drafter & drafter, dflash::Token anchor, int n_tokens) {
+                Drafter::BlockStates states = drafter.block_states(anchor, n_tokens);
+                return std::make_pair(std::move(states.hidden), std::move(states.logits));
+            },
+            py::arg("anchor"), py::arg("n_tokens"), release_gil())
         .def_static("is_drafter_file", &Drafter::is_drafter_file, py::arg("path"))
         .def_property_readonly("n_past", [](const Drafter & drafter) { return drafter.n_past(); })
         .def_property_readonly("max_tokens", &Drafter::max_tokens)
         .def_property_readonly("top_k", &Drafter::top_k)
         .def_property_readonly("has_selector", &Drafter::has_selector)
+        .def_property_readonly("memory", &Drafter::memory)
         .def_property_readonly("broken", &Drafter::broken)
         .def_property_readonly("tap_layers", &Drafter::tap_layers);
 

@@ -2,14 +2,21 @@
 
 #include "dflash/target.h"
 
+using dflash::MemoryUse;
 using dflash::Target;
 using dflash::TargetOptions;
 
 void bind_target(py::module_ & m) {
+    py::class_<MemoryUse>(m, "MemoryUse", "Bytes that a model takes.")
+        .def_readonly("weights", &MemoryUse::weights)
+        .def_readonly("context", &MemoryUse::context)
+        .def_readonly("compute", &MemoryUse::compute)
+        .def_property_readonly("total", &MemoryUse::total);
+
     py::class_<Target, std::shared_ptr<Target>>(m, "Target", "A loaded language model with its context.")
         .def(py::init([](const std::string & path, int n_ctx, int n_gpu_layers, int n_threads, int n_batch,
                          const std::string & type_k, const std::string & type_v, const std::string & flash_attention,
-                         const py::object & progress) {
+                         const py::object & progress, bool plan_only) {
                  TargetOptions options{n_ctx,  n_gpu_layers,    n_threads, n_batch, type_k,
                                        type_v, flash_attention, {},        {}};
                  // Without a progress function the loader still has to notice Ctrl-C.
@@ -30,7 +37,7 @@ void bind_target(py::module_ & m) {
              }),
              py::arg("path"), py::kw_only(), py::arg("n_ctx"), py::arg("n_gpu_layers"), py::arg("n_threads"),
              py::arg("n_batch"), py::arg("type_k"), py::arg("type_v"), py::arg("flash_attention"),
-             py::arg("progress"))
+             py::arg("progress"), py::arg("plan_only") = false)
         .def(
             "tokenize",
             [](const Target & target, const std::string & text, bool special) {
@@ -53,5 +60,6 @@ void bind_target(py::module_ & m) {
         .def_property_readonly("n_threads", &Target::n_threads)
         .def_property_readonly("description", &Target::description)
         .def_property_readonly("chat_template", &Target::chat_template)
+        .def_property_readonly("memory", &Target::memory)
         .def_property_readonly("model_bytes", &Target::model_bytes);
 }

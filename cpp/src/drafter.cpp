@@ -146,6 +146,10 @@ Drafter::~Drafter() { target_->disable_features(); }
 void Drafter::load(const std::string & path, const DrafterOptions & options) {
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = options.n_gpu_layers;
+    if (options.plan_only) {
+        params.no_alloc = true;
+        params.load_mode = LLAMA_LOAD_MODE_NONE;
+    }
     ggml_backend_dev_t devices[2] = {nullptr, nullptr};
     if (!options.device.empty()) {
         devices[0] = ggml_backend_dev_by_name(options.device.c_str());
@@ -239,42 +243,67 @@ void Drafter::absorb(int n_rows) {
     }
     take_errors();
     if (llama_process(context_.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get()) != 0) {
-        llama_memory_seq_rm(llama_get_memory(context_.get()), 0, n_past_, -1);
+        forget_block();
         throw ModelError("llama.cpp failed to inject features into the drafter" + because(take_errors()));
     }
     llama_synchronize(context_.get());
     n_past_ += n_rows;
 }
 
-Lattice Drafter::lattice(Token anchor, int n_tokens) {
-    const int n = std::min(n_tokens, max_tokens());
-    if (n < 1 || broken_) {
-        return {};
-    }
-    std::vector<Token> tokens(static_cast<std::size_t>(n) + 1, mask_);
+// One pass over [anchor, MASK x n_tokens]; its KV stays until forget_block.
+void Drafter::decode_block(Token anchor, int n_tokens, bool with_logits) {
+    std::vector<Token> tokens(static_cast<std::size_t>(n_tokens) + 1, mask_);
     tokens[0] = anchor;
     std::vector<llama_pos> positions(tokens.size());
     std::iota(positions.begin(), positions.end(), n_past_);
     std::vector<std::int32_t> n_seqs(tokens.size(), 1);
     llama_seq_id sequence = 0;
     std::vector<llama_seq_id *> sequences(tokens.size(), &sequence);
-    std::vector<std::int8_t> outputs(tokens.size(), !has_selector_);
-    const llama_batch batch{n + 1,         tokens.data(),    nullptr,       positions.data(),
+    std::vector<std::int8_t> outputs(tokens.size(), with_logits);
+    const llama_batch batch{n_tokens + 1,  tokens.data(),    nullptr,       positions.data(),
                             n_seqs.data(), sequences.data(), outputs.data()};
     take_errors();
     if (llama_decode(context_.get(), batch) != 0) {
-        llama_memory_seq_rm(llama_get_memory(context_.get()), 0, n_past_, -1);
+        forget_block();
         throw ModelError("llama.cpp failed to draft" + because(take_errors()));
     }
     llama_synchronize(context_.get());
+}
+
+void Drafter::forget_block() { llama_memory_seq_rm(llama_get_memory(context_.get()), 0, n_past_, -1); }
+
+Lattice Drafter::lattice(Token anchor, int n_tokens) {
+    const int n = std::min(n_tokens, max_tokens());
+    if (n < 1 || broken_) {
+        return {};
+    }
+    decode_block(anchor, n, !has_selector_);
     Lattice drafted = has_selector_ ? read_selector_lattice(anchor, n) : read_logits_lattice(anchor, n);
-    llama_memory_seq_rm(llama_get_memory(context_.get()), 0, n_past_, -1);
+    forget_block();
     if (!drafted.finite()) {
         broken_ = true;
         log(LogLevel::warn, "the drafter computes no finite scores (damaged weights?); going on without it");
         return {};
     }
     return drafted;
+}
+
+Drafter::BlockStates Drafter::block_states(Token anchor, int n_tokens) {
+    const int n = std::min(n_tokens, max_tokens());
+    const auto n_embd = llama_model_n_embd(model_.get());
+    const auto n_vocab = target_->vocab().size();
+    llama_set_embeddings(context_.get(), true);
+    decode_block(anchor, n, true);
+    BlockStates states;
+    for (int i = 0; i <= n; ++i) {
+        const float * hidden = llama_get_embeddings_ith(context_.get(), i);
+        const float * logits = llama_get_logits_ith(context_.get(), i);
+        states.hidden.emplace_back(hidden, hidden + n_embd);
+        states.logits.emplace_back(logits, logits + n_vocab);
+    }
+    forget_block();
+    llama_set_embeddings(context_.get(), false);
+    return states;
 }
 
 // Row i of the nextn embeddings: K candidate ids as floats, then K x K scores, predecessor-major. Position 0 is

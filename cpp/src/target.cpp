@@ -61,6 +61,16 @@ std::string because(const std::string & reason) { return reason.empty() ? "" : "
 
 }  // namespace
 
+MemoryUse memory_use(const llama_context * context) {
+    MemoryUse use;
+    for (const auto & [type, bytes] : llama_get_memory_breakdown(context)) {
+        use.weights += bytes.model;
+        use.context += bytes.context;
+        use.compute += bytes.compute;
+    }
+    return use;
+}
+
 void Target::Free::operator()(llama_model * model) const { llama_model_free(model); }
 void Target::Free::operator()(llama_context * context) const { llama_free(context); }
 
@@ -78,6 +88,10 @@ Target::~Target() = default;
 void Target::load(const std::string & path) {
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = options_.n_gpu_layers;
+    if (options_.plan_only) {
+        params.no_alloc = true;
+        params.load_mode = LLAMA_LOAD_MODE_NONE;  // llama.cpp asserts that nothing is mapped then
+    }
     bool given_up = false;
     struct Progress {
         const std::function<bool(float)> & report;

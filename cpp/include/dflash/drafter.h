@@ -26,9 +26,10 @@ struct llama_model;
 namespace dflash {
 
 struct DrafterOptions {
-    int n_gpu_layers = -1;  // layers on the device; -1: all
-    int n_threads = 0;      // 0: the target's threads, in the target's pool
-    std::string device;     // ggml's name of a device (CPU, CUDA1, RPC...); empty: as llama.cpp chooses
+    int n_gpu_layers = -1;   // layers on the device; -1: all
+    int n_threads = 0;       // 0: the target's threads, in the target's pool
+    bool plan_only = false;  // as in TargetOptions
+    std::string device;      // ggml's name of a device (CPU, CUDA1, RPC...); empty: as llama.cpp chooses
 };
 
 class Drafter : public ModelDrafter {
@@ -51,6 +52,13 @@ public:
     // later draft is empty too.
     Lattice lattice(Token anchor, int n_tokens);
 
+    // The same pass for whoever checks the drafter: final hidden states and logits of every block position.
+    struct BlockStates {
+        std::vector<std::vector<float>> hidden;  // [n_tokens + 1][hidden size]
+        std::vector<std::vector<float>> logits;  // [n_tokens + 1][vocab size]
+    };
+    BlockStates block_states(Token anchor, int n_tokens);
+
     void truncate(int n_tokens) override;
     int n_past() const override { return n_past_; }
     int max_tokens() const { return block_size_ - 1; }
@@ -59,6 +67,7 @@ public:
     bool broken() const { return broken_; }
     const std::vector<int> & tap_layers() const { return taps_; }
     std::uint64_t model_bytes() const override;
+    MemoryUse memory() const { return memory_use(context_.get()); }
 
 private:
     struct Free {
@@ -68,6 +77,8 @@ private:
 
     void load(const std::string & path, const DrafterOptions & options);
     void create_context(const DrafterOptions & options);
+    void decode_block(Token anchor, int n_tokens, bool with_logits);
+    void forget_block();
     Lattice read_selector_lattice(Token anchor, int n_tokens) const;
     Lattice read_logits_lattice(Token anchor, int n_tokens) const;
 

@@ -23,6 +23,16 @@ struct llama_model;
 
 namespace dflash {
 
+// Bytes that a model takes, as llama.cpp allocates them, over all devices.
+struct MemoryUse {
+    std::uint64_t weights = 0;
+    std::uint64_t context = 0;  // KV cache and recurrent state
+    std::uint64_t compute = 0;  // buffers of the largest pass
+    std::uint64_t total() const { return weights + context + compute; }
+};
+
+MemoryUse memory_use(const llama_context * context);
+
 struct TargetOptions {
     int n_ctx = 4096;            // tokens the context holds; 0: as many as the model was trained for
     int n_gpu_layers = -1;       // layers on the GPU; -1: all
@@ -30,8 +40,9 @@ struct TargetOptions {
     int n_batch = 512;           // tokens per prefill pass
     std::string type_k = "f16";  // KV cache types: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl
     std::string type_v = "f16";
-    std::string flash_attention = "auto";    // auto, on, off
-    std::function<bool(float)> progress;     // 0..1 while loading; false gives up. May be empty
+    std::string flash_attention = "auto";  // auto, on, off
+    std::function<bool(float)> progress;   // 0..1 while loading; false gives up. May be empty
+    bool plan_only = false;  // read the header and add up what would be allocated; the model cannot run then
     std::shared_ptr<Threadpool> threadpool;  // of a context that takes turns with this one; null: a new one
 };
 
@@ -76,6 +87,7 @@ public:
     std::string chat_template() const;  // empty where the model has none
     std::string metadata(const std::string & key) const;
     std::uint64_t model_bytes() const;
+    MemoryUse memory() const { return memory_use(context_.get()); }
     int n_ctx_train() const;
     int n_threads() const { return threadpool_->n_threads(); }
     const std::shared_ptr<Threadpool> & threadpool() const { return threadpool_; }
