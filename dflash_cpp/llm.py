@@ -94,8 +94,8 @@ class LLM:
     n_threads
         CPU threads; None for one per core.
     drafter_device
-        Where the drafter's layers go, by ggml's name of the device (`CUDA1`, `RPC0`, `CPU`); None lets
-        llama.cpp choose.
+        Where the drafter's layers go: ggml's name of a device (`CUDA1`, `CPU`), or `rpc:HOST:PORT` for a
+        llama.cpp RPC server of the same version; None lets llama.cpp choose.
     drafter_threads
         CPU threads of the drafter; None shares the model's own, which is best where both run on the CPU.
     n_batch

@@ -2,6 +2,7 @@
 
 #include "bindings.h"
 
+#include "dflash/device.h"
 #include "dflash/error.h"
 #include "dflash/log.h"
 #include "dflash/noise.h"
@@ -76,6 +77,7 @@ void bind_tools(py::module_ & m) {
           py::arg("n_threads") = 0, release_gil());
     m.def("grammar_of_schema", &grammar_of_schema, py::arg("schema"));
     m.def("distribution", &distribution, py::arg("target"), py::arg("options"), py::arg("logits"), release_gil());
+    m.def("serve_rpc", &dflash::serve_rpc, py::arg("endpoint"), py::arg("n_threads"), release_gil());
     m.def(
         "gumbel",
         [](std::uint64_t seed, std::int64_t position, dflash::Token token) {

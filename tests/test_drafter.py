@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import random
+import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import gguf
@@ -24,7 +28,8 @@ def random_drafter(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     """A DFlash 2 drafter of random weights: next to nothing is accepted."""
     folder = tmp_path_factory.mktemp("random")
     return write_drafter(
-        folder, smollm2, hidden=576, vocab=49152, target_layer_ids=[3, 14, 25], selector_top_k=16, selector_rank=64,
+        folder, smollm2, hidden=576, vocab=49152, target_layer_ids=[3, 14, 25], selector_top_k=16,
+        selector_rank=64,
         outtype="q8_0",
     )  # fmt: skip
 
@@ -255,3 +260,34 @@ def test_reduced_vocabulary_drafts_from_it_alone(tiny_pair: tuple[Path, Path], t
         drafted = llm.generate("abc abc", max_tokens=20)
     with LLM(target, ngram=False, n_ctx=128, n_threads=1) as plain:
         assert drafted.tokens == plain.generate("abc abc", max_tokens=20).tokens
+
+
+def test_drafter_on_an_rpc_server_gives_the_same_tokens(tiny_pair: tuple[Path, Path]) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code = f"from dflash_cpp import _core; _core.serve_rpc('127.0.0.1:{port}', 1)"
+    server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            with socket.socket() as client:
+                if client.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        device = f"rpc:127.0.0.1:{port}"
+        target, drafter = tiny_pair
+        with LLM(target, drafter=drafter, ngram=False, n_ctx=128, n_threads=1) as local:
+            expected = local.generate("abc abc", max_tokens=30)
+        with LLM(target, drafter=drafter, drafter_device=device, ngram=False, n_ctx=128, n_threads=1) as remote:
+            found = remote.generate("abc abc", max_tokens=30)
+        assert found.tokens == expected.tokens
+        assert found.stats.sources == expected.stats.sources
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.parametrize("device", ["rpc:", "rpc:nowhere", "rpc:127.0.0.1:1"])
+def test_rpc_server_that_is_not_there(tiny_pair: tuple[Path, Path], device: str) -> None:
+    with pytest.raises(ValueError, match="drafter_device"):
+        LLM(tiny_pair[0], drafter=tiny_pair[1], drafter_device=device, n_ctx=64, n_threads=1)

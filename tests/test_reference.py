@@ -50,6 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
         "is_causal": False,
     },
     "v1": {"hidden": 64, "version": 1},
+    "v1-softcap": {"hidden": 64, "version": 1, "final_logit_softcapping": 3.0, "output_multiplier": 0.7},
     "v1-sliding": {
         "hidden": 64, "version": 1, "sliding_window": 24, "layer_types": ["sliding_attention"] * 2,
         "is_causal": False,
@@ -108,13 +109,13 @@ def test_lattice_equals_the_references(tmp_path: Path, targets: dict[int, Target
         hidden, logits = reference_block(model, target, prompt, anchor, n)
         states = [np.array(part)[1:] for part in drafter.block_states(anchor, n)]
         worst_hidden = max(worst_hidden, relative(states[0], hidden[0].numpy()))
-        worst_logits = max(worst_logits, relative(states[1], logits[0].numpy()))
+        if name != "v1-softcap":  # llama.cpp's graph leaves version 1's transforms to us; the scores have them
+            worst_logits = max(worst_logits, relative(states[1], logits[0].numpy()))
         k = lattice.top_k
         unary, candidates = torch.topk(logits[0], k, dim=-1)
         for t in range(n):
             mine = lattice.candidates(t + 1)
             if case.get("version") == 1:
-                # llama.cpp leaves multiplier and softcap of version 1 to the reader.
                 scores = np.array(lattice.scores(t + 1)).reshape(-1, k)[0]
                 assert mine[:4] == candidates[t, :4].tolist()
                 worst = max(worst, relative(scores, unary[t].numpy()))
@@ -133,9 +134,8 @@ def test_lattice_equals_the_references(tmp_path: Path, targets: dict[int, Target
                 path_tokens, _, _ = selector.select(hidden, logits, torch.tensor([anchor]), 0.0)
             assert lattice.walk().tokens == path_tokens[0].tolist()
             _check_q(model, lattice, hidden, logits, anchor)
-    print(
-        f"{name}: largest relative errors: hidden {worst_hidden:.1e}, logits {worst_logits:.1e}, scores {worst:.1e}"
-    )
+    errors = f"hidden {worst_hidden:.1e}, logits {worst_logits:.1e}, scores {worst:.1e}"
+    print(f"{name}: largest relative errors: {errors}")
     assert max(worst, worst_hidden, worst_logits) < 1e-4
 
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "dflash/device.h"
 #include "dflash/error.h"
 #include "dflash/gguf_file.h"
 #include "dflash/log.h"
@@ -35,6 +36,12 @@ std::vector<int> integer_array(const GgufFile & file, const std::string & key) {
         }
     }
     return result;
+}
+
+double real(const GgufFile & file, const std::string & key, double otherwise) {
+    const auto found = file.metadata().find(key);
+    const auto * value = found == file.metadata().end() ? nullptr : std::get_if<double>(&found->second);
+    return value ? *value : otherwise;
 }
 
 bool has_tensor(const GgufFile & file, const std::string & name) {
@@ -152,14 +159,7 @@ void Drafter::load(const std::string & path, const DrafterOptions & options) {
     }
     ggml_backend_dev_t devices[2] = {nullptr, nullptr};
     if (!options.device.empty()) {
-        devices[0] = ggml_backend_dev_by_name(options.device.c_str());
-        if (!devices[0]) {
-            std::string names;
-            for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-                names += std::string(i ? ", " : "") + ggml_backend_dev_name(ggml_backend_dev_get(i));
-            }
-            throw std::invalid_argument("drafter_device is '" + options.device + "'; this build has " + names);
-        }
+        devices[0] = find_device(options.device);
         params.devices = devices;
     }
     take_errors();
@@ -174,6 +174,8 @@ void Drafter::load(const std::string & path, const DrafterOptions & options) {
     mask_ = llama_vocab_mask(vocab.raw());
     const GgufFile file(path);
     block_size_ = static_cast<int>(file.arch_integer("block_size", 16));
+    logit_scale_ = static_cast<float>(real(file, "dflash.logit_scale", 1.0));
+    softcap_ = static_cast<float>(real(file, "dflash.final_logit_softcapping", 0.0));
     const int selector_top_k = llama_model_dflash_selector_top_k(model_.get());
     has_selector_ = selector_top_k > 0;
     top_k_ = has_selector_ ? selector_top_k : std::min(16, vocab.size());
@@ -325,8 +327,8 @@ Lattice Drafter::read_selector_lattice(Token anchor, int n_tokens) const {
     return lattice;
 }
 
-// DFlash 1: the top K of the logits; every predecessor's row is the same. Output multiplier and soft cap are
-// left to the reader by llama.cpp's graph; both keep the order, and the target decides anyway.
+// DFlash 1: the top K of the logits; every predecessor's row is the same. llama.cpp's graph leaves the output
+// multiplier and the soft cap to the reader.
 Lattice Drafter::read_logits_lattice(Token anchor, int n_tokens) const {
     const int n_vocab = target_->vocab().size();
     const auto k = static_cast<std::size_t>(top_k_);
@@ -342,7 +344,8 @@ Lattice Drafter::read_logits_lattice(Token anchor, int n_tokens) const {
         std::vector<float> scores;
         for (std::size_t predecessor = 0; predecessor < (position == 1 ? 1 : k); ++predecessor) {
             for (std::size_t i = 0; i < k; ++i) {
-                scores.push_back(logits[order[i]]);
+                const float scaled = logits[order[i]] * logit_scale_;
+                scores.push_back(softcap_ > 0.0f ? std::tanh(scaled / softcap_) * softcap_ : scaled);
             }
         }
         lattice.add_position(std::vector<Token>(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k)),

@@ -29,7 +29,7 @@ struct DrafterOptions {
     int n_gpu_layers = -1;   // layers on the device; -1: all
     int n_threads = 0;       // 0: the target's threads, in the target's pool
     bool plan_only = false;  // as in TargetOptions
-    std::string device;      // ggml's name of a device (CPU, CUDA1, RPC...); empty: as llama.cpp chooses
+    std::string device;      // as find_device takes it; empty: as llama.cpp chooses
 };
 
 class Drafter : public ModelDrafter {
@@ -92,6 +92,8 @@ private:
     int block_size_ = 0;
     int top_k_ = 16;
     int n_past_ = 0;
+    float logit_scale_ = 1.0f;  // version 1 only; version 2's graph applies them
+    float softcap_ = 0.0f;      // 0: none
     bool has_selector_ = false;
     bool broken_ = false;
 };
