@@ -26,6 +26,8 @@ from dflash_cpp.results import Chunk, Completion, Stats
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dflash_cpp.bench import BenchPrompt
+
 USER_ERROR = 2
 INTERRUPTED = 130
 
@@ -153,6 +155,8 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--limit", type=int, metavar="N", help="take the first N prompts of each workload")
     bench.add_argument("--repetitions", type=int, default=3, metavar="N", help="rounds per prompt (3)")
     bench.add_argument("--max-tokens", "-n", type=int, default=128, metavar="N", help="tokens per prompt (128)")
+    bench.add_argument("--parts", action="store_true",
+                       help="with --drafter: time a step's passes in the step and alone, and its overhead")  # fmt: skip
     bench.add_argument("--json", action="store_true", help="print everything measured as JSON")
     _add_model_arguments(bench)
     return parser
@@ -514,6 +518,8 @@ def _run_bench(args: argparse.Namespace) -> int:
     if args.prompts:
         sets[args.prompts.name] = bench.load_prompts(args.prompts)
     bars = _Bars()
+    if args.parts:
+        return _bench_parts(args, [item for prompts in sets.values() for item in prompts[: args.limit]], bars)
     modes = list(bench.MODES.values())
     llms = {mode.name: _load_llm(args, mode.ngram, bars) for mode in modes}
     reports: dict[str, bench.Run] = {}
@@ -547,6 +553,24 @@ def _run_bench(args: argparse.Namespace) -> int:
     output.print(table)
     for note in notes:
         output.print(note)
+    return 0
+
+
+def _bench_parts(args: argparse.Namespace, prompts: list[BenchPrompt], bars: _Bars) -> int:
+    from dflash_cpp.bench.parts import measure_parts
+
+    with _load_llm(args, False, bars) as llm:
+        rows = [measure_parts(llm, item.prompt, max_tokens=args.max_tokens) for item in prompts]
+    if args.json:
+        print(json.dumps([asdict(row) for row in rows]))
+        return 0
+    table = Table("prompt", "width", "draft", "verify", "inject", "draft alone", "verify alone", "step / alone",
+                  "overhead", box=None)  # fmt: skip
+    for item, row in zip(prompts, rows, strict=True):
+        times = (row.draft, row.verify, row.inject, row.draft_alone, row.verify_alone)
+        table.add_row(item.name, str(row.width), *(f"{t:.2f} ms" for t in times), f"{row.ratio:.3f}",
+                      f"{row.overhead:.2%}")  # fmt: skip
+    output.print(table)
     return 0
 
 

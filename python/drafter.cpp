@@ -55,6 +55,7 @@ void bind_drafter(py::module_ & m) {
              py::arg("path"), py::arg("target"), py::kw_only(), py::arg("n_gpu_layers"), py::arg("n_threads"),
              py::arg("device"), py::arg("plan_only") = false, release_gil())
         .def("lattice", &Drafter::lattice, py::arg("anchor"), py::arg("n_tokens"), release_gil())
+        .def("lattices", &Drafter::lattices, py::arg("anchors"), py::arg("n_tokens"), release_gil())
         .def(
             "block_states",
             [](Drafter & drafter, dflash::Token anchor, int n_tokens) {
@@ -85,5 +86,7 @@ void bind_drafter(py::module_ & m) {
                 return std::make_shared<SmallModelDrafter>(path, target, options);
             }),
             py::arg("path"), py::arg("target"), py::kw_only(), py::arg("n_ctx"), py::arg("n_gpu_layers"),
-            py::arg("n_threads"), release_gil());
+            py::arg("n_threads"), release_gil())
+        .def("measure_us", &SmallModelDrafter::measure_us, py::arg("n_rows"), py::arg("n_repetitions"),
+             release_gil());
 }

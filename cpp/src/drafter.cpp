@@ -184,10 +184,12 @@ void Drafter::load(const std::string & path, const DrafterOptions & options) {
 void Drafter::create_context(const DrafterOptions & options) {
     llama_context_params params = llama_context_default_params();
     // A block may stand at the very end of the target's context.
-    params.n_ctx = static_cast<std::uint32_t>(target_->n_ctx() + block_size_);
-    params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(std::max(target_->n_batch(), block_size_));
-    params.n_seq_max = 1;
-    params.n_outputs_max = static_cast<std::uint32_t>(block_size_);
+    const int block_rows = max_blocks * block_size_;
+    params.n_ctx = static_cast<std::uint32_t>(target_->n_ctx() + block_rows);
+    params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(std::max(target_->n_batch(), block_rows));
+    params.n_seq_max = max_blocks;
+    params.kv_unified = true;  // blocks share the cells of the injected context
+    params.n_outputs_max = static_cast<std::uint32_t>(block_rows);
     params.swa_full = true;
     target_->share_settings(params);
     params.no_perf = true;
@@ -245,44 +247,83 @@ void Drafter::absorb(int n_rows) {
     }
     take_errors();
     if (llama_process(context_.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get()) != 0) {
-        forget_block();
+        forget_blocks();
         throw ModelError("llama.cpp failed to inject features into the drafter" + because(take_errors()));
     }
     llama_synchronize(context_.get());
     n_past_ += n_rows;
 }
 
-// One pass over [anchor, MASK x n_tokens]; its KV stays until forget_block.
-void Drafter::decode_block(Token anchor, int n_tokens, bool with_logits) {
-    std::vector<Token> tokens(static_cast<std::size_t>(n_tokens) + 1, mask_);
-    tokens[0] = anchor;
-    std::vector<llama_pos> positions(tokens.size());
-    std::iota(positions.begin(), positions.end(), n_past_);
-    std::vector<std::int32_t> n_seqs(tokens.size(), 1);
-    llama_seq_id sequence = 0;
-    std::vector<llama_seq_id *> sequences(tokens.size(), &sequence);
-    std::vector<std::int8_t> outputs(tokens.size(), with_logits);
-    const llama_batch batch{n_tokens + 1,  tokens.data(),    nullptr,       positions.data(),
-                            n_seqs.data(), sequences.data(), outputs.data()};
+// One pass over a block [anchor, MASK x n_tokens] for each anchor; their KV stays until forget_blocks. Block i is
+// sequence i; the others see the injected context through cells shared with sequence 0.
+void Drafter::decode_blocks(const Tokens & anchors, int n_tokens, bool with_logits) {
+    llama_memory_t memory = llama_get_memory(context_.get());
+    const std::size_t rows = static_cast<std::size_t>(n_tokens) + 1;
+    const std::size_t total = rows * anchors.size();
+    std::vector<Token> tokens(total, mask_);
+    std::vector<llama_pos> positions(total);
+    std::vector<std::int32_t> n_seqs(total, 1);
+    std::vector<llama_seq_id> ids(anchors.size());
+    std::iota(ids.begin(), ids.end(), 0);
+    std::vector<llama_seq_id *> sequences(total);
+    for (std::size_t i = 0; i < anchors.size(); ++i) {
+        tokens[i * rows] = anchors[i];
+        if (i > 0) {
+            llama_memory_seq_cp(memory, 0, ids[i], 0, n_past_);
+        }
+        for (std::size_t j = 0; j < rows; ++j) {
+            positions[i * rows + j] = n_past_ + static_cast<llama_pos>(j);
+            sequences[i * rows + j] = &ids[i];
+        }
+    }
+    std::vector<std::int8_t> outputs(total, with_logits);
+    const llama_batch batch{static_cast<std::int32_t>(total),
+                            tokens.data(),
+                            nullptr,
+                            positions.data(),
+                            n_seqs.data(),
+                            sequences.data(),
+                            outputs.data()};
     take_errors();
     if (llama_decode(context_.get(), batch) != 0) {
-        forget_block();
+        forget_blocks();
         throw ModelError("llama.cpp failed to draft" + because(take_errors()));
     }
     llama_synchronize(context_.get());
 }
 
-void Drafter::forget_block() { llama_memory_seq_rm(llama_get_memory(context_.get()), 0, n_past_, -1); }
+void Drafter::forget_blocks() {
+    llama_memory_t memory = llama_get_memory(context_.get());
+    for (llama_seq_id id = 1; id < max_blocks; ++id) {
+        llama_memory_seq_rm(memory, id, -1, -1);
+    }
+    llama_memory_seq_rm(memory, 0, n_past_, -1);
+}
 
 Lattice Drafter::lattice(Token anchor, int n_tokens) {
+    std::vector<Lattice> drafted = lattices({anchor}, n_tokens);
+    return drafted.empty() ? Lattice() : std::move(drafted.front());
+}
+
+std::vector<Lattice> Drafter::lattices(const Tokens & anchors, int n_tokens) {
+    if (anchors.size() > max_blocks) {
+        throw std::invalid_argument(std::to_string(anchors.size()) + " blocks in a pass; use at most " +
+                                    std::to_string(max_blocks));
+    }
+    target_->vocab().check(anchors);
     const int n = std::min(n_tokens, max_tokens());
-    if (n < 1 || broken_) {
+    if (n < 1 || anchors.empty() || broken_) {
         return {};
     }
-    decode_block(anchor, n, !has_selector_);
-    Lattice drafted = has_selector_ ? read_selector_lattice(anchor, n) : read_logits_lattice(anchor, n);
-    forget_block();
-    if (!drafted.finite()) {
+    decode_blocks(anchors, n, !has_selector_);
+    std::vector<Lattice> drafted;
+    for (std::size_t i = 0; i < anchors.size(); ++i) {
+        const int first_row = static_cast<int>(i) * (n + 1);
+        drafted.push_back(has_selector_ ? read_selector_lattice(anchors[i], n, first_row)
+                                        : read_logits_lattice(anchors[i], n, first_row));
+    }
+    forget_blocks();
+    if (!std::all_of(drafted.begin(), drafted.end(), [](const Lattice & lattice) { return lattice.finite(); })) {
         broken_ = true;
         log(LogLevel::warn, "the drafter computes no finite scores (damaged weights?); going on without it");
         return {};
@@ -295,7 +336,7 @@ Drafter::BlockStates Drafter::block_states(Token anchor, int n_tokens) {
     const auto n_embd = llama_model_n_embd(model_.get());
     const auto n_vocab = target_->vocab().size();
     llama_set_embeddings(context_.get(), true);
-    decode_block(anchor, n, true);
+    decode_blocks({anchor}, n, true);
     BlockStates states;
     for (int i = 0; i <= n; ++i) {
         const float * hidden = llama_get_embeddings_ith(context_.get(), i);
@@ -303,20 +344,20 @@ Drafter::BlockStates Drafter::block_states(Token anchor, int n_tokens) {
         states.hidden.emplace_back(hidden, hidden + n_embd);
         states.logits.emplace_back(logits, logits + n_vocab);
     }
-    forget_block();
+    forget_blocks();
     llama_set_embeddings(context_.get(), false);
     return states;
 }
 
 // Row i of the nextn embeddings: K candidate ids as floats, then K x K scores, predecessor-major. Position 0 is
 // empty; position 1 repeats its one row (the anchor's) K times.
-Lattice Drafter::read_selector_lattice(Token anchor, int n_tokens) const {
+Lattice Drafter::read_selector_lattice(Token anchor, int n_tokens, int first_row) const {
     const float * rows = llama_get_embeddings_nextn(context_.get());
     const auto n_embd = static_cast<std::size_t>(llama_model_n_embd(model_.get()));
     const auto k = static_cast<std::size_t>(top_k_);
     Lattice lattice(anchor, top_k_);
     for (int position = 1; position <= n_tokens; ++position) {
-        const float * row = rows + static_cast<std::size_t>(position) * n_embd;
+        const float * row = rows + static_cast<std::size_t>(first_row + position) * n_embd;
         std::vector<Token> candidates(k);
         for (std::size_t i = 0; i < k; ++i) {
             candidates[i] = static_cast<Token>(row[i]);
@@ -329,13 +370,13 @@ Lattice Drafter::read_selector_lattice(Token anchor, int n_tokens) const {
 
 // DFlash 1: the top K of the logits; every predecessor's row is the same. llama.cpp's graph leaves the output
 // multiplier and the soft cap to the reader.
-Lattice Drafter::read_logits_lattice(Token anchor, int n_tokens) const {
+Lattice Drafter::read_logits_lattice(Token anchor, int n_tokens, int first_row) const {
     const int n_vocab = target_->vocab().size();
     const auto k = static_cast<std::size_t>(top_k_);
     Lattice lattice(anchor, top_k_);
     std::vector<Token> order(static_cast<std::size_t>(n_vocab));
     for (int position = 1; position <= n_tokens; ++position) {
-        const float * logits = llama_get_logits_ith(context_.get(), position);
+        const float * logits = llama_get_logits_ith(context_.get(), first_row + position);
         std::iota(order.begin(), order.end(), 0);
         const auto better = [logits](Token a, Token b) {
             return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);

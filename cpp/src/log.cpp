@@ -12,8 +12,9 @@ namespace {
 
 std::mutex mutex;
 std::string errors;
-LogLevel threshold = LogLevel::error;
-LogLevel previous = LogLevel::error;  // level of the line that GGML_LOG_LEVEL_CONT goes on with
+LogLevel threshold = LogLevel::error;     // for llama.cpp's messages
+LogLevel own_threshold = LogLevel::warn;  // for ours, which are few
+LogLevel previous = LogLevel::error;      // level of the line that GGML_LOG_LEVEL_CONT goes on with
 
 LogLevel parse_level(const std::string & name) {
     const char * const names[] = {"error", "warn", "info", "debug"};
@@ -66,7 +67,9 @@ void on_llama_log(ggml_log_level ggml_level, const char * text, void *) {
 void init_backend() {
     static const bool started = [] {
         const char * level = std::getenv("DFLASH_LOG");
-        threshold = level && *level ? parse_level(level) : LogLevel::error;
+        if (level && *level) {
+            threshold = own_threshold = parse_level(level);
+        }
         llama_log_set(on_llama_log, nullptr);
         llama_backend_init();
         return true;
@@ -76,7 +79,7 @@ void init_backend() {
 
 void log(LogLevel level, const std::string & message) {
     std::lock_guard<std::mutex> lock(mutex);
-    if (level <= threshold) {
+    if (level <= own_threshold) {
         std::fprintf(stderr, "dflash: %s\n", message.c_str());
     }
 }

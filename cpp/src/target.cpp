@@ -7,6 +7,7 @@
 #include "dflash/error.h"
 #include "dflash/gguf_file.h"
 #include "dflash/log.h"
+#include "dflash/stats.h"
 #include "llama-ext.h"
 #include "llama.h"
 
@@ -200,7 +201,26 @@ void Target::append(const Token * tokens, int n, bool with_logits) {
 
 void Target::prefill(const Token * tokens, int n) { append(tokens, n, false); }
 
-void Target::verify(const Token * tokens, int n) { append(tokens, n, true); }
+void Target::verify(const Token * tokens, int n) {
+    append(tokens, n, true);
+    llama_synchronize(context_.get());  // a device works on after the call; the caller's clock shall not stop early
+}
+
+double Target::measure_us(int n_rows, int n_repetitions) {
+    const int before = n_past_;
+    const Tokens tokens(static_cast<std::size_t>(n_rows), 0);
+    std::vector<std::int64_t> spent;
+    for (int i = 0; i < n_repetitions; ++i) {
+        const std::int64_t start = now_us();
+        verify(tokens.data(), n_rows);
+        spent.push_back(now_us() - start);
+        if (!truncate(before)) {
+            throw Error("this model's state cannot be taken back; its passes cannot be measured in place");
+        }
+    }
+    std::sort(spent.begin(), spent.end());
+    return static_cast<double>(spent[spent.size() / 2]);
+}
 
 const float * Target::row(int i) const { return llama_get_logits_ith(context_.get(), i); }
 

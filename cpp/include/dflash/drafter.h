@@ -34,6 +34,8 @@ struct DrafterOptions {
 
 class Drafter : public ModelDrafter {
 public:
+    static constexpr int max_blocks = 8;
+
     // Whether the file is a DFlash drafter (by its architecture). Throws ModelError on a file that is no GGUF.
     static bool is_drafter_file(const std::string & path);
 
@@ -51,6 +53,9 @@ public:
     // Empty where the drafter computes no finite scores: then `broken` holds, a warning was logged, and every
     // later draft is empty too.
     Lattice lattice(Token anchor, int n_tokens);
+    // The same for several anchors at that position, in one pass over blocks that share the injected context:
+    // one lattice each, in order; none where the drafter is broken. At most max_blocks anchors.
+    std::vector<Lattice> lattices(const Tokens & anchors, int n_tokens);
 
     // The same pass for whoever checks the drafter: final hidden states and logits of every block position.
     struct BlockStates {
@@ -77,10 +82,10 @@ private:
 
     void load(const std::string & path, const DrafterOptions & options);
     void create_context(const DrafterOptions & options);
-    void decode_block(Token anchor, int n_tokens, bool with_logits);
-    void forget_block();
-    Lattice read_selector_lattice(Token anchor, int n_tokens) const;
-    Lattice read_logits_lattice(Token anchor, int n_tokens) const;
+    void decode_blocks(const Tokens & anchors, int n_tokens, bool with_logits);
+    void forget_blocks();
+    Lattice read_selector_lattice(Token anchor, int n_tokens, int first_row) const;
+    Lattice read_logits_lattice(Token anchor, int n_tokens, int first_row) const;
 
     std::shared_ptr<Target> target_;
     std::shared_ptr<Threadpool> threadpool_;

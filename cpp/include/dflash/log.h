@@ -1,5 +1,5 @@
-// Where llama.cpp's and our own messages go. DFLASH_LOG (error, warn, info, debug; default error) decides
-// what reaches stderr; the last error lines are kept so that an exception can quote llama.cpp's reason.
+// Where llama.cpp's and our own messages go. DFLASH_LOG (error, warn, info, debug) decides what
+// reaches stderr, by default our own warnings only; the last error lines are kept so that an exception can quote llama.cpp's reason.
 // Safe from any thread.
 
 #pragma once

@@ -61,6 +61,9 @@ public:
     // [vocab size] logits of row i of the last verification.
     const float * row(int i) const;
 
+    // Median microseconds of a verification of n_rows after the present text, which stays as it is.
+    double measure_us(int n_rows, int n_repetitions);
+
     // Removes everything from position n_tokens on. False where this model's state cannot be cut there
     // (recurrent layers): then the cache is empty and must be filled again.
     bool truncate(int n_tokens);
