@@ -2,6 +2,8 @@
 
 #include "bindings.h"
 
+#include <algorithm>
+
 #include "dflash/device.h"
 #include "dflash/error.h"
 #include "dflash/log.h"
@@ -67,6 +69,9 @@ std::vector<std::pair<dflash::Token, float>> distribution(const dflash::Target &
     for (const auto & [token, probability] : sampler.distribution(logits.data())) {
         result.emplace_back(token, probability);
     }
+    std::sort(result.begin(), result.end(), [](const auto & a, const auto & b) {
+        return a.second > b.second || (a.second == b.second && a.first < b.first);
+    });
     return result;
 }
 

@@ -209,7 +209,7 @@ void Drafter::create_context(const DrafterOptions & options) {
     llama_set_causal_attn(context_.get(), std::strcmp(causal, "true") == 0);
 }
 
-Draft Drafter::draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling) {
+Draft Drafter::draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) {
     const Lattice drafted = lattice(committed.back(), n_tokens);
     if (drafted.empty()) {
         return {};
@@ -219,6 +219,9 @@ Draft Drafter::draft(const Tokens & committed, int n_tokens, const SamplerOption
     options.seed = sampling.seed;
     options.anchor_position = static_cast<std::int64_t>(committed.size()) - 1;
     Path path = drafted.walk(options);
+    if (!with_q) {
+        path.q.clear();
+    }
     return {std::move(path.tokens), Source::drafter, std::move(path.q)};
 }
 

@@ -244,21 +244,24 @@ Token Sampler::draw(const float * logits, std::int64_t position, bool constraine
 std::vector<TokenProbability> Sampler::distribution(const float * logits) {
     fill(logits, grammar_ != nullptr);
     const llama_token_data_array & array = candidates_->array;
-    const auto better = [](const llama_token_data & a, const llama_token_data & b) {
-        return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-    };
-    std::sort(array.data, array.data + array.size, better);
-    std::vector<TokenProbability> result;
+    const llama_token_data * const begin = array.data;
+    const llama_token_data * const end = begin + array.size;
+    const llama_token_data & best = *std::max_element(begin, end, [](const auto & a, const auto & b) {
+        return a.logit < b.logit || (a.logit == b.logit && a.id > b.id);
+    });
     if (greedy()) {
-        return {{array.data[0].id, 1.0f}};
+        return {{best.id, 1.0f}};
     }
+    std::vector<TokenProbability> result;
+    result.reserve(array.size);
     double total = 0.0;
-    for (std::size_t i = 0; i < array.size; ++i) {
-        total += std::exp((array.data[i].logit - array.data[0].logit) / double(options_.temperature));
+    for (const llama_token_data * at = begin; at != end; ++at) {
+        const double weight = std::exp((at->logit - best.logit) / double(options_.temperature));
+        total += weight;
+        result.push_back({at->id, static_cast<float>(weight)});
     }
-    for (std::size_t i = 0; i < array.size; ++i) {
-        const double weight = std::exp((array.data[i].logit - array.data[0].logit) / double(options_.temperature));
-        result.push_back({array.data[i].id, static_cast<float>(weight / total)});
+    for (TokenProbability & entry : result) {
+        entry.probability = static_cast<float>(entry.probability / total);
     }
     return result;
 }

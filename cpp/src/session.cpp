@@ -124,7 +124,7 @@ StepResult Session::step() {
         throw std::logic_error("the prompt is not read yet; call prefill");
     }
     const std::int64_t start = now_us();
-    const Draft draft = speculator_.propose(committed_, room(), options_.sampler);
+    const Draft draft = speculator_.propose(committed_, room(), options_.sampler, by_rejection());
     Tokens rows{committed_.back()};
     rows.insert(rows.end(), draft.tokens.begin(), draft.tokens.end());
 
@@ -160,12 +160,14 @@ StepResult Session::step() {
     return result;
 }
 
+bool Session::by_rejection() const { return options_.verification == Verification::rejection && !sampler_->greedy(); }
+
 // The verdict on the rows just verified; moves the sampler on by the tokens that it commits.
 Verdict Session::judge(const Draft & draft) {
     const auto position = static_cast<std::int64_t>(committed_.size());
     const Vocab vocab = target_->vocab();
     const auto is_end = [&vocab](Token token) { return vocab.is_end(token); };
-    if (options_.verification == Verification::coupled || sampler_->greedy()) {
+    if (!by_rejection()) {
         const auto target_token = [&](int i) {
             const Token token = sampler_->sample(target_->row(i), position + i);
             sampler_->accept(token);

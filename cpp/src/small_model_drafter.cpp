@@ -30,7 +30,7 @@ void SmallModelDrafter::follow(const Tokens & committed) {
     cached_.assign(committed.begin(), committed.end() - 1);
 }
 
-Draft SmallModelDrafter::draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling) {
+Draft SmallModelDrafter::draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) {
     Draft draft;
     const int room = model_.n_ctx() - static_cast<int>(committed.size());
     const int wanted = std::min(n_tokens, room);
@@ -50,7 +50,7 @@ Draft SmallModelDrafter::draft(const Tokens & committed, int n_tokens, const Sam
         model_.verify(&last, 1);
         cached_.push_back(last);
         last = sampler.sample(model_.row(0), static_cast<std::int64_t>(committed.size()) + i);
-        if (!sampler.greedy()) {
+        if (with_q) {
             draft.q.push_back(sampler.distribution(model_.row(0)));
         }
         draft.tokens.push_back(last);

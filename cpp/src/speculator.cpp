@@ -54,7 +54,7 @@ Draft Speculator::propose_from_table(const Tokens & committed, int max_tokens, d
     return {std::move(proposal.tokens), width > 0 ? Source::ngram : Source::none, {}};
 }
 
-Draft Speculator::propose(const Tokens & committed, int max_tokens, const SamplerOptions & sampling) {
+Draft Speculator::propose(const Tokens & committed, int max_tokens, const SamplerOptions & sampling, bool with_q) {
     if (max_tokens < 1) {
         return {};
     }
@@ -64,7 +64,7 @@ Draft Speculator::propose(const Tokens & committed, int max_tokens, const Sample
         return from_table;
     }
     // A block is not causal: the last ones are as long as the reference's, which leaves no room for the bonus.
-    Draft drafted = drafter_->draft(committed, std::min(width_, max_tokens + 1), sampling);
+    Draft drafted = drafter_->draft(committed, std::min(width_, max_tokens + 1), sampling, with_q);
     if (drafted.tokens.size() > static_cast<std::size_t>(max_tokens)) {
         drafted.tokens.resize(static_cast<std::size_t>(max_tokens));
         drafted.q.resize(std::min(drafted.q.size(), drafted.tokens.size()));

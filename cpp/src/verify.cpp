@@ -32,6 +32,19 @@ float probability_of(const std::vector<TokenProbability> & distribution, Token t
     return found == distribution.end() ? 0.0f : found->probability;
 }
 
+// [largest token id + 1] the probabilities, by token id: a vocabulary is looked up in whole.
+std::vector<float> by_token(const std::vector<TokenProbability> & distribution) {
+    std::vector<float> dense;
+    for (const TokenProbability & entry : distribution) {
+        const auto id = static_cast<std::size_t>(entry.token);
+        if (id >= dense.size()) {
+            dense.resize(id + 1, 0.0f);
+        }
+        dense[id] = entry.probability;
+    }
+    return dense;
+}
+
 // A draw by weights that need not sum to 1; -1 where none is positive.
 Token draw(const std::vector<TokenProbability> & weights, const GumbelNoise & noise) {
     Token best = -1;
@@ -77,10 +90,10 @@ Verdict verify_by_rejection(const Tokens & draft, const std::vector<std::vector<
             continue;
         }
         std::vector<TokenProbability> residual = p;
+        const std::vector<float> drafted = q.empty() ? by_token({{token, 1.0f}}) : by_token(q[at]);
         for (TokenProbability & entry : residual) {
-            const float drafted =
-                q.empty() ? (entry.token == token ? 1.0f : 0.0f) : probability_of(q[at], entry.token);
-            entry.probability = std::max(0.0f, entry.probability - drafted);
+            const auto id = static_cast<std::size_t>(entry.token);
+            entry.probability = std::max(0.0f, entry.probability - (id < drafted.size() ? drafted[id] : 0.0f));
         }
         const Token drawn = draw(residual, residual_noise);
         // p <= q everywhere means p = q up to rounding: then p itself is the right distribution.

@@ -45,7 +45,7 @@ public:
     ~Drafter() override;
 
     // One pass and a walk with the target's noise: greedy at temperature 0.
-    Draft draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling) override;
+    Draft draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) override;
     // Injects the features of the first n_rows of the target's last pass, which began at position n_past().
     void absorb(int n_rows) override;
 

@@ -27,8 +27,8 @@ public:
     virtual ~ModelDrafter() = default;
 
     // At most n_tokens to follow `committed`, drawn with the target's own noise (sampling.seed) at the target's
-    // temperature. May be empty.
-    virtual Draft draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling) = 0;
+    // temperature. May be empty. with_q: fill in Draft::q, which rejection sampling needs.
+    virtual Draft draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) = 0;
 
     // The first n_rows rows of the target's last pass are committed; called before the target's next pass.
     virtual void absorb(int n_rows) = 0;

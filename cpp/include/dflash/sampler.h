@@ -54,7 +54,7 @@ public:
     // The prompt counts for penalties, not for the grammar.
     void accept_prompt(const Tokens & prompt);
 
-    // The chain's whole distribution over the next token, most probable first; grammar included.
+    // The chain's whole distribution over the next token, in no order; grammar included.
     std::vector<TokenProbability> distribution(const float * logits);
 
     bool greedy() const { return options_.temperature == 0.0f; }

@@ -78,6 +78,7 @@ private:
 
     void keep_common_prefix(const Tokens & tokens, std::size_t limit);
     int room() const;
+    bool by_rejection() const;
     void absorb(int n_rows);
     Verdict judge(const Draft & draft);
     StepResult commit(const Verdict & verdict);

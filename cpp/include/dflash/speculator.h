@@ -29,8 +29,8 @@ public:
     // The committed text is now `tokens`. The table follows, whatever happened to it or to the text since.
     void begin(const Tokens & tokens);
 
-    // A draft of at most max_tokens to follow the committed text.
-    Draft propose(const Tokens & committed, int max_tokens, const SamplerOptions & sampling);
+    // A draft of at most max_tokens to follow the committed text; with_q as for ModelDrafter::draft.
+    Draft propose(const Tokens & committed, int max_tokens, const SamplerOptions & sampling, bool with_q);
 
     // The verdict: the draft's accepted length, the tokens now committed, the verification's time.
     void learn(const Draft & draft, int n_accepted, const Tokens & committed, double verify_us);
