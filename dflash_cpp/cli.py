@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("models", help="list the built-in models and where they are")
     listing.add_argument("--json", action="store_true", help="print a JSON list")
 
-    convert = commands.add_parser("convert", help="turn a drafter checkpoint into a GGUF, or back with --to-hf")
+    convert = commands.add_parser("convert", help="drafter checkpoint to GGUF, or back with --to-hf")
     convert.add_argument("source", help="the checkpoint's folder; with --to-hf the drafter's GGUF")
     convert.add_argument("--target", metavar="FILE", help="the target's GGUF, whose tokenizer is copied")
     convert.add_argument(
@@ -156,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--repetitions", type=int, default=3, metavar="N", help="rounds per prompt (3)")
     bench.add_argument("--max-tokens", "-n", type=int, default=128, metavar="N", help="tokens per prompt (128)")
     bench.add_argument("--parts", action="store_true",
-                       help="with --drafter: time a step's passes in the step and alone, and its overhead")  # fmt: skip
+                       help="with --drafter: time a step's passes in it and alone, and its overhead")  # fmt: skip
     bench.add_argument("--json", action="store_true", help="print everything measured as JSON")
     _add_model_arguments(bench)
     return parser
