@@ -54,8 +54,8 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     group.add_argument("--model", "-m", default="smollm2", metavar="MODEL",
                        help="a GGUF's path, smollm2 (default), or hf:user/repo/file.gguf")  # fmt: skip
-    group.add_argument("--drafter", "-d", metavar="FILE",
-                       help="a DFlash drafter for the model, or a smaller GGUF of its vocabulary")  # fmt: skip
+    group.add_argument("--drafter", "-d", default="auto", metavar="FILE",
+                       help="a DFlash drafter, a smaller GGUF of the vocabulary, or none (auto)")  # fmt: skip
     group.add_argument("--width", type=int, default=5, metavar="N", help="tokens the drafter is asked for (5)")
     group.add_argument("--n-ctx", type=int, default=4096, metavar="N", help="tokens the context holds (4096)")
     group.add_argument("--n-gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (-1: all)")
@@ -223,7 +223,7 @@ def _load_llm(args: argparse.Namespace, ngram: NgramMap | bool, bars: _Bars) -> 
     try:
         return LLM(
             args.model,
-            drafter=args.drafter,
+            drafter=None if args.drafter == "none" else args.drafter,
             width=args.width,
             ngram=ngram,
             n_ctx=args.n_ctx,
@@ -368,7 +368,7 @@ def _run_chat(args: argparse.Namespace) -> int:
 def _run_tokenize(args: argparse.Namespace) -> int:
     bars = _Bars()
     args.n_ctx, args.n_gpu_layers, args.n_threads = 256, 0, 1
-    args.drafter, args.width = None, 5
+    args.drafter, args.width = "none", 5
     args.type_k = args.type_v = "f16"
     args.flash_attention = "auto"
     with _load_llm(args, False, bars) as llm:

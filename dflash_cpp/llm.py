@@ -82,7 +82,8 @@ class LLM:
         A path to a GGUF, a built-in name (`smollm2`), or `hf:user/repo/file.gguf`.
     drafter
         A path, or `hf:user/repo/file.gguf`: a DFlash or DFlash 2 drafter for this model, or any smaller GGUF
-        of the same vocabulary, which then drafts token by token. None for no drafter.
+        of the same vocabulary, which then drafts token by token. "auto": the one that this package carries
+        for the model, where it carries one. None for no drafter.
     width
         Tokens that the drafter is asked for in each step.
     ngram
@@ -126,7 +127,7 @@ class LLM:
         self,
         model: str | os.PathLike[str] = "smollm2",
         *,
-        drafter: str | os.PathLike[str] | None = None,
+        drafter: str | os.PathLike[str] | None = "auto",
         ngram: Literal["auto"] | bool | NgramMap = "auto",
         width: int = 5,
         n_ctx: int = 4096,
@@ -154,7 +155,10 @@ class LLM:
         if drafter_threads is not None and drafter_threads < 1:
             raise ValueError(f"drafter_threads is {drafter_threads}; use 1 or more, or None to share the model's")
         path = models.resolve(model, report)
-        drafter_path = models.resolve(drafter, report) if drafter is not None else None
+        if drafter == "auto":
+            drafter_path = models.shipped_drafter(model)
+        else:
+            drafter_path = models.resolve(drafter, report) if drafter is not None else None
         self._target = _core.Target(
             str(path),
             n_ctx=n_ctx,
@@ -527,7 +531,7 @@ def generate(
     prompt: Prompt,
     *,
     model: str | os.PathLike[str] = "smollm2",
-    drafter: str | os.PathLike[str] | None = None,
+    drafter: str | os.PathLike[str] | None = "auto",
     max_tokens: int | None = 256,
     temperature: float = 0.0,
     seed: int | None = None,
@@ -543,8 +547,7 @@ def generate(
     >>> import dflash_cpp
     >>> dflash_cpp.generate("Once upon a time", max_tokens=8).text  # doctest: +SKIP
     """
-    if drafter is not None:
-        options["drafter"] = os.fspath(drafter)
+    options["drafter"] = os.fspath(drafter) if drafter is not None else None
     load_options = {name: value for name, value in options.items() if name in _LLM_OPTIONS}
     rest = {name: value for name, value in options.items() if name not in _LLM_OPTIONS}
     with _loaded_lock:

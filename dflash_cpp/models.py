@@ -194,6 +194,12 @@ def resolve(model: str | os.PathLike[str], report: Report | None = None) -> Path
     return path  # the core says what is wrong with it, if anything
 
 
+def shipped_drafter(model: str | os.PathLike[str]) -> Path | None:
+    """Return the drafter that this package carries for a built-in model, None where it carries none."""
+    path = Path(__file__).parent / "data" / f"{os.fspath(model)}-drafter.gguf"
+    return path if os.fspath(model) in BUILT_IN and path.is_file() else None
+
+
 def _silent(_: str) -> None:
     pass
 

@@ -4,15 +4,6 @@
 
 namespace dflash {
 
-const char * source_name(Source source) {
-    switch (source) {
-        case Source::ngram: return "ngram";
-        case Source::drafter: return "drafter";
-        case Source::none: break;
-    }
-    return "none";
-}
-
 void Stats::add_event(const Event & event) {
     if (timeline.size() < max_events) {
         timeline.push_back(event);

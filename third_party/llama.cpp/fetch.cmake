@@ -4,6 +4,8 @@
 #   3. the pinned source release, fetched with pip, checked against its SHA-256, unpacked and patched.
 # Every failure is one message that names the remedy.
 
+cmake_policy(SET CMP0057 NEW)  # IN_LIST, also where this runs as a script
+
 include("${CMAKE_CURRENT_LIST_DIR}/pin.cmake")
 
 set(_llama_cpp_home "${CMAKE_CURRENT_LIST_DIR}")
@@ -15,16 +17,30 @@ function(_llama_cpp_patches OUT)
     set(${OUT} "${patches}" PARENT_SCOPE)
 endfunction()
 
-# Runs `git apply` in DIR with the given arguments; sets RESULT and OUTPUT in the caller.
-# GIT_DIR is pointed away so that an enclosing repository never decides which paths are touched.
-function(_llama_cpp_git_apply DIR RESULT OUTPUT)
-    find_program(GIT_EXECUTABLE git)
-    if(NOT GIT_EXECUTABLE)
-        message(FATAL_ERROR "dflash-cpp: applying the patches to llama.cpp needs git; install it (apt-get install git).")
+# Applies PATCH in DIR with git, else with patch; with CHECK_REVERSED in ARGN only asks whether it is in already.
+# Sets RESULT (0: yes) and OUTPUT in the caller.
+function(_llama_cpp_apply DIR RESULT OUTPUT PATCH)
+    if(NOT DEFINED GIT_EXECUTABLE)
+        find_program(GIT_EXECUTABLE git)
     endif()
-    execute_process(
-        COMMAND ${CMAKE_COMMAND} -E env "GIT_CEILING_DIRECTORIES=${DIR}/.." ${GIT_EXECUTABLE} apply ${ARGN}
-        WORKING_DIRECTORY "${DIR}" RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+    find_program(PATCH_EXECUTABLE patch)
+    if(GIT_EXECUTABLE)
+        # The ceiling keeps an enclosing repository from deciding which paths are touched.
+        set(command ${CMAKE_COMMAND} -E env "GIT_CEILING_DIRECTORIES=${DIR}/.." ${GIT_EXECUTABLE} apply)
+        if("CHECK_REVERSED" IN_LIST ARGN)
+            list(APPEND command --reverse --check)
+        endif()
+    elseif(PATCH_EXECUTABLE)
+        set(command ${PATCH_EXECUTABLE} -p1 --batch --silent)
+        if("CHECK_REVERSED" IN_LIST ARGN)
+            list(APPEND command --reverse --force --dry-run)
+        endif()
+        list(APPEND command -i)
+    else()
+        message(FATAL_ERROR "dflash-cpp: applying the patches to llama.cpp needs git or patch; install one.")
+    endif()
+    execute_process(COMMAND ${command} "${PATCH}" WORKING_DIRECTORY "${DIR}"
+        RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
     set(${RESULT} "${result}" PARENT_SCOPE)
     set(${OUTPUT} "${output}" PARENT_SCOPE)
 endfunction()
@@ -85,7 +101,7 @@ function(_llama_cpp_unpack ARCHIVE DIR STAMP)
     endif()
     _llama_cpp_patches(patches)
     foreach(patch IN LISTS patches)
-        _llama_cpp_git_apply("${unpacked}" result output "${patch}")
+        _llama_cpp_apply("${unpacked}" result output "${patch}")
         if(NOT result EQUAL 0)
             file(REMOVE_RECURSE "${scratch}")
             message(FATAL_ERROR
@@ -106,7 +122,7 @@ function(_llama_cpp_check_checkout DIR)
     endif()
     _llama_cpp_patches(patches)
     foreach(patch IN LISTS patches)
-        _llama_cpp_git_apply("${DIR}" result output --reverse --check "${patch}")
+        _llama_cpp_apply("${DIR}" result output "${patch}" CHECK_REVERSED)
         if(NOT result EQUAL 0)
             message(FATAL_ERROR "dflash-cpp: the checkout ${DIR} lacks ${patch}.\n"
                 "Remedy: run `git apply ${patch}` there (tag ${LLAMA_CPP_PIN_TAG}), or leave LLAMA_CPP_DIR out.")

@@ -11,8 +11,6 @@ namespace dflash {
 // Who made a draft. `none`: plain decoding, one row.
 enum class Source { none, ngram, drafter };
 
-const char * source_name(Source source);
-
 struct SourceStats {
     std::int64_t n_proposals = 0;  // drafts offered to the target
     std::int64_t n_proposed = 0;   // tokens in them

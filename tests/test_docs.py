@@ -1,0 +1,37 @@
+"""The documents: what they promise exists, and nothing in them names a place it must not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dflash_cpp.cli import _parser
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands_of(path: Path) -> list[str]:
+    """Every `dflash-cpp ...` command line in a document's code blocks, continuation lines joined."""
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [
+        line.strip() for line in text.splitlines() if re.match(r"( {4}|\t)?(pip install \. && )?dflash-cpp ", line)
+    ]
+    return [line.split(" && ")[-1].split("  #")[0].strip() for line in lines]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_every_documented_command_parses(path: Path) -> None:
+    import shlex
+
+    for command in commands_of(path):
+        _parser().parse_args(shlex.split(command)[1:])
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+        if "://" not in link:
+            assert (path.parent / link).exists(), link
