@@ -326,3 +326,10 @@ def test_mutated_models_never_abort(tmp_path: Path, tiny_path: Path) -> None:
     result = subprocess.run([sys.executable, str(script), *paths], capture_output=True, text=True)
     shutil.rmtree(tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8}, {"temperature": 0.8, "sampling": "rejection"}])
+def test_model_of_nan_weights_says_so(tmp_path: Path, options: dict) -> None:
+    path = write_tiny_llama(tmp_path / "nan.gguf", scale=math.nan)
+    with LLM(path, n_ctx=64, n_threads=1) as llm, pytest.raises(ModelError, match="no finite logits"):
+        llm.generate("abc", max_tokens=4, **options)

@@ -17,6 +17,10 @@ namespace {
     throw std::invalid_argument(name + " is " + std::to_string(value) + "; use " + range);
 }
 
+[[noreturn]] void no_finite_logits() {
+    throw ModelError("the model computed no finite logits; its weights are damaged or its KV type overflows");
+}
+
 // NaN fails every comparison, so each test is written as "not inside".
 void check(const SamplerOptions & o) {
     if (!(o.temperature >= 0.0f && o.temperature <= 100.0f)) {
@@ -236,7 +240,7 @@ Token Sampler::draw(const float * logits, std::int64_t position, bool constraine
         }
     }
     if (best < 0 || !std::isfinite(best_score)) {
-        throw ModelError("the model computed no finite logits; its weights are damaged or its KV type overflows");
+        no_finite_logits();
     }
     return best;
 }
@@ -249,6 +253,9 @@ std::vector<TokenProbability> Sampler::distribution(const float * logits) {
     const llama_token_data & best = *std::max_element(begin, end, [](const auto & a, const auto & b) {
         return a.logit < b.logit || (a.logit == b.logit && a.id > b.id);
     });
+    if (!std::isfinite(best.logit)) {
+        no_finite_logits();
+    }
     if (greedy()) {
         return {{best.id, 1.0f}};
     }

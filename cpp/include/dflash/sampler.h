@@ -55,6 +55,7 @@ public:
     void accept_prompt(const Tokens & prompt);
 
     // The chain's whole distribution over the next token, in no order; grammar included.
+    // Throws ModelError where no logit is finite.
     std::vector<TokenProbability> distribution(const float * logits);
 
     bool greedy() const { return options_.temperature == 0.0f; }
