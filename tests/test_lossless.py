@@ -94,11 +94,14 @@ def test_every_sampler_chain_gives_the_plain_tokens(plain: LLM, k4v: LLM, option
         assert base.text == other.text
 
 
-def test_a_loop_is_drafted_and_unchanged(plain: LLM, k4v: LLM) -> None:
+def test_a_loop_is_drafted_and_unchanged(plain: LLM, smollm2) -> None:  # type: ignore[no-untyped-def]
     prompt = "Row, row, row your boat, gently down the stream.\n" * 8
     base = plain.generate(prompt, max_tokens=128)
-    other = k4v.generate(prompt, max_tokens=128)
+    # A fresh one: what earlier tests taught its cost model, perhaps on a busy machine, plays no part.
+    with LLM(smollm2, drafter=None, ngram=True, n_ctx=1024) as fresh:
+        other = fresh.generate(prompt, max_tokens=128)
     assert base.tokens == other.tokens
+    assert other.stats.sources["ngram"]["accepted"] > 0
     assert other.stats.verifications < base.stats.verifications
 
 

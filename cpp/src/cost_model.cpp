@@ -8,43 +8,53 @@ void CostModel::observe(int n_rows, double us) {
     if (n_rows < 1 || n_rows > max_rows || !(us > 0.0)) {
         return;
     }
+    ++observations_;
+    if (cells_[1].n == 0 && n_rows > 1) {
+        single_us_ = us / prior_multiple(n_rows);
+    }
     Cell & cell = cells_[static_cast<std::size_t>(n_rows)];
+    double & mean = n_rows == 1 ? single_us_ : cell.multiple;
+    const double seen = n_rows == 1 ? us : us / single_us_;
     if (cell.n == 0) {
-        cell.us = us;
+        mean = seen;
     } else {
         // A pass that the machine interrupted says nothing about the next one: outliers are cut.
-        const double capped = std::min(us, 2.0 * cell.us);
-        cell.us += (capped - cell.us) * std::max(0.1, 1.0 / (cell.n + 1));
+        mean += (std::min(seen, 2.0 * mean) - mean) * std::max(0.1, 1.0 / (cell.n + 1));
     }
     ++cell.n;
+    cell.at = observations_;
+}
+
+// The measured multiple; beyond 100 observations without a new one it moves up to half way to a lower prior.
+double CostModel::multiple(int n_rows) const {
+    if (n_rows == 1) {
+        return 1.0;
+    }
+    const Cell & cell = cells_[static_cast<std::size_t>(n_rows)];
+    const double age = static_cast<double>(observations_ - cell.at);
+    const double doubt = std::clamp((age - 100.0) / 400.0, 0.0, 0.5);
+    return cell.multiple + doubt * std::min(0.0, prior_multiple(n_rows) - cell.multiple);
 }
 
 double CostModel::verify_us(int n_rows) const {
     const int rows = std::clamp(n_rows, 1, max_rows);
-    const auto known = [this](int r) { return cells_[static_cast<std::size_t>(r)].n > 0; };
-    const auto us = [this](int r) { return cells_[static_cast<std::size_t>(r)].us; };
-    if (known(rows)) {
-        return us(rows);
-    }
     int below = rows;
-    while (below > 0 && !known(below)) {
+    while (!known(below)) {
         --below;
     }
     int above = rows;
     while (above <= max_rows && !known(above)) {
         ++above;
     }
-    if (below > 0 && above <= max_rows) {
-        return us(below) + (us(above) - us(below)) * (rows - below) / (above - below);
-    }
-    if (below > 0) {
-        const double one_row = us(below) / (1.0 + slope_prior * (below - 1));
-        return us(below) + slope_prior * one_row * (rows - below);
+    if (below == rows) {
+        return single_us_ * multiple(rows);
     }
     if (above <= max_rows) {
-        return us(above) * (1.0 + slope_prior * (rows - 1)) / (1.0 + slope_prior * (above - 1));
+        const double share = static_cast<double>(rows - below) / (above - below);
+        return single_us_ * (multiple(below) + share * (multiple(above) - multiple(below)));
     }
-    return 1.0 + slope_prior * (rows - 1);  // nothing measured: only ratios matter
+    const double slope = multiple(below) / prior_multiple(below) * slope_prior;
+    return single_us_ * (multiple(below) + slope * (rows - below));
 }
 
 CostModel::Choice CostModel::best_width(const std::vector<float> & probabilities, double draft_us) const {

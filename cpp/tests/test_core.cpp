@@ -34,6 +34,29 @@ TEST(one_slow_pass_does_not_upset_the_cost) {
     CHECK(cost.verify_us(1) < 12.0);
 }
 
+TEST(a_busy_machine_changes_the_scale_not_the_multiples) {
+    CostModel cost;
+    cost.observe(1, 10.0);
+    cost.observe(8, 30.0);
+    for (int i = 0; i < 60; ++i) {
+        cost.observe(1, 20.0);
+    }
+    CHECK(std::fabs(cost.verify_us(8) / cost.verify_us(1) - 3.0) < 1e-9);
+}
+
+TEST(a_bad_measurement_is_doubted_after_a_while) {
+    CostModel cost;
+    cost.observe(1, 10.0);
+    cost.observe(8, 500.0);
+    const std::vector<float> certain(7, 0.99f);
+    CHECK(cost.best_width(certain).width < 7);
+    const double believed = cost.verify_us(8);
+    for (int i = 0; i < 600; ++i) {
+        cost.observe(1, 10.0);
+    }
+    CHECK(cost.verify_us(8) < 0.6 * believed);
+}
+
 TEST(width_follows_the_staircase) {
     CostModel cost;
     // Rows come in fours: 4 rows cost little more than 1, the fifth costs a step.

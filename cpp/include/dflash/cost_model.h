@@ -1,6 +1,10 @@
 // What a verification of n rows costs on this machine, learned while running, and from it the draft length
 // that promises the most tokens per second.
 //
+// Costs are kept as multiples of a single row's: when the machine grows busy or idle, the single rows tell, and
+// the multiples stay right. A multiple that has not been measured for long drifts back towards the prior, so that
+// one bad measurement is tried again instead of being believed for ever.
+//
 // Knows nothing of llama.cpp. Plain value type; one thread at a time.
 
 #pragma once
@@ -18,7 +22,7 @@ public:
     void observe(int n_rows, double us);
 
     // Expected microseconds of a verification of n_rows: measured, interpolated between measured
-    // neighbours, or extrapolated by `slope_prior` of a single row for each further one.
+    // neighbours, or extrapolated with the prior's slope beyond the largest measured one.
     double verify_us(int n_rows) const;
 
     // How many of the draft tokens to offer, 0 to probabilities.size(), for the best expected rate
@@ -33,11 +37,18 @@ public:
 private:
     static constexpr double slope_prior = 0.15;
 
+    static double prior_multiple(int n_rows) { return 1.0 + slope_prior * (n_rows - 1); }
+    bool known(int n_rows) const { return n_rows == 1 || cells_[static_cast<std::size_t>(n_rows)].n > 0; }
+    double multiple(int n_rows) const;
+
     struct Cell {
-        double us = 0.0;
-        int n = 0;
+        double multiple = 0.0;  // of a single row's time
+        int n = 0;              // measurements
+        long at = 0;            // observations_ when last measured
     };
-    std::array<Cell, max_rows + 1> cells_{};  // [rows]
+    std::array<Cell, max_rows + 1> cells_{};  // [rows]; cell 1 counts only
+    double single_us_ = 1.0;                  // of a single row; nothing measured: only ratios matter
+    long observations_ = 0;
 };
 
 }  // namespace dflash
