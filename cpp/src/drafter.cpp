@@ -143,14 +143,15 @@ Drafter::Drafter(const std::string & path, std::shared_ptr<Target> target, const
     check_sound(file);
     taps_ = integer_array(file, "dflash.target_layers");
     check_fits(file, *target_, taps_);
-    load(path, options);
+    load(file, options);
     create_context(options);
     target_->enable_features(taps_);
 }
 
 Drafter::~Drafter() { target_->disable_features(); }
 
-void Drafter::load(const std::string & path, const DrafterOptions & options) {
+void Drafter::load(const GgufFile & file, const DrafterOptions & options) {
+    const std::string & path = file.path();
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = options.n_gpu_layers;
     if (options.plan_only) {
@@ -172,7 +173,6 @@ void Drafter::load(const std::string & path, const DrafterOptions & options) {
         mismatch(path, "its tokenizer has other tokens");
     }
     mask_ = llama_vocab_mask(vocab.raw());
-    const GgufFile file(path);
     block_size_ = static_cast<int>(file.arch_integer("block_size", 16));
     logit_scale_ = static_cast<float>(real(file, "dflash.logit_scale", 1.0));
     softcap_ = static_cast<float>(real(file, "dflash.final_logit_softcapping", 0.0));

@@ -77,14 +77,6 @@ class SafetensorsFile:
             raise CheckpointError(f"{folder} holds no .safetensors file")
         return [cls(path) for path in paths]
 
-    @staticmethod
-    def renamed(file: SafetensorsFile, name: str, stored: str) -> SafetensorsFile:
-        """Return a view of one tensor under another name."""
-        view = object.__new__(SafetensorsFile)
-        view.path, view._data_start = file.path, file._data_start
-        view._entries = {name: file._entries[stored]}
-        return view
-
     def names(self) -> list[str]:
         """Names of the tensors."""
         return list(self._entries)

@@ -30,6 +30,9 @@ OUT_TYPES = (*DIRECT_TYPES, "q8_0", "q6_k", "q5_k_m", "q5_0", "q5_1", "q4_k_m", 
 
 Report = Callable[[str], None]
 
+Stored = dict[str, tuple[SafetensorsFile, str]]
+"""For each tensor's plain name, the file that holds it and its name there."""
+
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Read and check `config.json`; CheckpointError where it is absent, damaged or of another architecture."""
@@ -93,14 +96,15 @@ def shape_of(config: dict[str, Any]) -> DrafterShape:
     return shape
 
 
-def _check_tensors(files: dict[str, SafetensorsFile], expected: list[TensorName]) -> None:
+def _check_tensors(stored: Stored, expected: list[TensorName]) -> None:
     names = {t.hf for t in expected}
-    if missing := sorted(names - files.keys()):
+    if missing := sorted(names - stored.keys()):
         raise CheckpointError(f"the checkpoint lacks {len(missing)} tensor(s): {', '.join(missing[:4])}")
-    if extra := sorted(files.keys() - names):
+    if extra := sorted(stored.keys() - names):
         raise CheckpointError(f"the checkpoint has {len(extra)} unknown tensor(s): {', '.join(extra[:4])}")
     for tensor in expected:
-        found = files[tensor.hf].shape(tensor.hf)
+        file, name = stored[tensor.hf]
+        found = file.shape(name)
         if found != tensor.shape:
             raise CheckpointError(f"tensor {tensor.hf} has shape {found}, expected {tensor.shape}")
 
@@ -216,10 +220,9 @@ def convert(
     shape = shape_of(config)
     _check_target(target_file, config, shape)
     files = SafetensorsFile.open_all(folder)
-    by_name = {checkpoint_name(name): (file, name) for file in files for name in file.names()}
-    views = {plain: SafetensorsFile.renamed(file, plain, stored) for plain, (file, stored) in by_name.items()}
+    stored = {checkpoint_name(name): (file, name) for file in files for name in file.names()}
     expected = list(tensors(shape))
-    _check_tensors(views, expected)
+    _check_tensors(stored, expected)
     if not destination.parent.is_dir():
         raise CheckpointError(f"cannot write {destination}: there is no folder {destination.parent}")
 
@@ -227,7 +230,7 @@ def convert(
     partial = destination.with_name(destination.name + f".partial.{os.getpid()}")
     try:
         report(f"writing {len(expected)} tensors")
-        _write(partial, config, shape, target_file, views, expected, direct or gguf.GGMLQuantizationType.F32)
+        _write(partial, config, shape, target_file, stored, expected, direct or gguf.GGMLQuantizationType.F32)
         if direct is None:
             report(f"quantising to {outtype}")
             quantised = partial.with_name(partial.name + ".q")
@@ -262,7 +265,7 @@ def _write(
     config: dict[str, Any],
     shape: DrafterShape,
     target: _core.GgufFile,
-    views: dict[str, SafetensorsFile],
+    stored: Stored,
     expected: list[TensorName],
     dtype: gguf.GGMLQuantizationType,
 ) -> None:
@@ -272,7 +275,8 @@ def _write(
     _add_keys(writer, config, shape, target)
     _copy_tokenizer(writer, Path(target.path), shape.vocab)
     for tensor in expected:
-        data = views[tensor.hf].read(tensor.hf)
+        file, name = stored[tensor.hf]
+        data = file.read(name)
         kept = gguf.GGMLQuantizationType.F32 if tensor.keep_f32 else dtype
         if kept == gguf.GGMLQuantizationType.F32:
             writer.add_tensor(tensor.gguf, np.ascontiguousarray(data))

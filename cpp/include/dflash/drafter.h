@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "dflash/gguf_file.h"
 #include "dflash/lattice.h"
 #include "dflash/model_drafter.h"
 #include "dflash/target.h"
@@ -80,7 +81,7 @@ private:
         void operator()(llama_context * context) const;
     };
 
-    void load(const std::string & path, const DrafterOptions & options);
+    void load(const GgufFile & file, const DrafterOptions & options);
     void create_context(const DrafterOptions & options);
     void decode_blocks(const Tokens & anchors, int n_tokens, bool with_logits);
     void forget_blocks();
