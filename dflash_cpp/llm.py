@@ -85,7 +85,8 @@ class LLM:
         of the same vocabulary, which then drafts token by token. "auto": the one that this package carries
         for the model, where it carries one. None for no drafter.
     width
-        Tokens that the drafter is asked for in each step.
+        Tokens that the drafter is asked for in each step. "auto": as many as promise the most tokens per second
+        by what verifications, drafts and acceptance were measured to be, none where plain decoding is faster.
     ngram
         The k4v table: "auto" or True for a new one, an `NgramMap` to share or keep one, False for none.
     n_ctx
@@ -129,7 +130,7 @@ class LLM:
         *,
         drafter: str | os.PathLike[str] | None = "auto",
         ngram: Literal["auto"] | bool | NgramMap = "auto",
-        width: int = 5,
+        width: int | Literal["auto"] = "auto",
         n_ctx: int = 4096,
         n_gpu_layers: int = -1,
         n_threads: int | None = None,
@@ -154,6 +155,8 @@ class LLM:
             raise ValueError(f"n_threads is {n_threads}; use 1 or more, or None for one per core")
         if drafter_threads is not None and drafter_threads < 1:
             raise ValueError(f"drafter_threads is {drafter_threads}; use 1 or more, or None to share the model's")
+        if width != "auto" and (not isinstance(width, int) or not 1 <= width <= 63):
+            raise ValueError(f"width is {width!r}; use 1 to 63, or 'auto'")
         path = models.resolve(model, report)
         if drafter == "auto":
             drafter_path = models.shipped_drafter(model)
@@ -176,7 +179,7 @@ class LLM:
             self._drafter = _load_drafter(
                 str(drafter_path), self._target, n_gpu_layers, drafter_threads or 0, drafter_device or ""
             )
-        self._session = _core.Session(self._target, self._ngram, self._drafter, width)
+        self._session = _core.Session(self._target, self._ngram, self._drafter, 0 if width == "auto" else width)
 
     # -- what it is -----------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ void bind_session(py::module_ & m) {
 
     py::class_<Session>(m, "Session", "One text being written, step by step.")
         .def(py::init<std::shared_ptr<Target>, std::shared_ptr<NgramMap>, std::shared_ptr<ModelDrafter>, int>(),
-             py::arg("target"), py::arg("ngram"), py::arg("drafter") = nullptr, py::arg("width") = 5)
+             py::arg("target"), py::arg("ngram"), py::arg("drafter") = nullptr, py::arg("width") = 0)
         .def("begin", &Session::begin, py::arg("prompt"), py::arg("options"), release_gil())
         .def("prefill", &Session::prefill, py::arg("max_tokens"), release_gil())
         .def("step", &Session::step, release_gil())

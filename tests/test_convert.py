@@ -219,7 +219,7 @@ def test_nan_weights_cost_speed_not_output(
     drafter = convert(tmp_path / "hf", target, tmp_path / "nan.gguf", outtype="f32")
     with LLM(target, ngram=False, n_ctx=128, n_threads=1) as plain:
         expected = plain.generate("abc abc", max_tokens=20).tokens
-    with LLM(target, drafter=drafter, ngram=False, n_ctx=128, n_threads=1) as llm:
+    with LLM(target, drafter=drafter, width=5, ngram=False, n_ctx=128, n_threads=1) as llm:
         completion = llm.generate("abc abc", max_tokens=20)
         again = llm.generate("abc abc", max_tokens=20)
     assert completion.tokens == again.tokens == expected

@@ -50,7 +50,7 @@ def test_greedy_text_is_the_targets(
     drafter = {"random DFlash 2": random_drafter, "the target itself": smollm2, "the target in Q4_0": q4_0}[kind]
     near_ties = 0
     proposed = accepted = 0
-    with LLM(smollm2, drafter=drafter, ngram=True, n_ctx=1024) as llm:
+    with LLM(smollm2, drafter=drafter, width=5, ngram=True, n_ctx=1024) as llm:
         for prompt in PROBLEMS[:20]:
             tokens = plain.tokenize(prompt)
             base = plain.generate(tokens, max_tokens=32)
@@ -75,8 +75,8 @@ def test_coupled_text_equals_plain_text_and_acceptance_is_not_below_argmax_draft
     first: dict[str, list[bool]] = {"coupled": [], "rejection": [], "argmax": []}
     n_tokens = 24
     with (
-        LLM(smollm2, drafter=q4_0, ngram=False, n_ctx=1024) as small,
-        LLM(smollm2, drafter=random_drafter, ngram=False, n_ctx=1024) as block,
+        LLM(smollm2, drafter=q4_0, width=5, ngram=False, n_ctx=1024) as small,
+        LLM(smollm2, drafter=random_drafter, width=5, ngram=False, n_ctx=1024) as block,
         LLM(q4_0, ngram=False, n_ctx=1024) as alone,
     ):
         for seed in range(20):
@@ -221,7 +221,7 @@ def test_every_outtype_loads_and_drafts(tmp_path: Path, version: int, outtype: s
     target = write_tiny_llama(tmp_path / "target.gguf")
     config = {"conv_group_size": 1, "selector_rank": 32} if version == 2 else {}
     drafter = write_drafter(tmp_path, target, hidden=32, vocab=31, version=version, outtype=outtype, **config)
-    with LLM(target, drafter=drafter, ngram=False, n_ctx=128, n_threads=1) as llm:
+    with LLM(target, drafter=drafter, width=5, ngram=False, n_ctx=128, n_threads=1) as llm:
         completion = llm.generate("abc abc", max_tokens=12)
         with LLM(target, ngram=False, n_ctx=128, n_threads=1) as plain:
             assert completion.tokens == plain.generate("abc abc", max_tokens=12).tokens
@@ -237,7 +237,7 @@ def test_width_bounds_the_draft(tiny_pair: tuple[Path, Path], width: int) -> Non
 
 
 def test_small_model_with_fewer_positions_still_serves(tiny_pair: tuple[Path, Path]) -> None:
-    with LLM(tiny_pair[0], drafter=tiny_pair[0], ngram=False, n_ctx=256, n_threads=1) as llm:
+    with LLM(tiny_pair[0], drafter=tiny_pair[0], width=5, ngram=False, n_ctx=256, n_threads=1) as llm:
         completion = llm.generate([5] * 200, max_tokens=None, logit_bias={2: float("-inf")})
         assert completion.finish_reason == "length"
         assert completion.stats.sources["drafter"]["accepted"] > 0
@@ -277,7 +277,7 @@ def test_reduced_vocabulary_drafts_from_it_alone(tiny_pair: tuple[Path, Path], t
         lattices.append(drafter.lattice(9, 7))
     assert contents(lattices[0]) == contents(lattices[1])
     assert all(set(lattices[2].candidates(t)) <= set(kept) for t in range(1, 8))
-    with LLM(target, drafter=reduced, ngram=False, n_ctx=128, n_threads=1) as llm:
+    with LLM(target, drafter=reduced, width=5, ngram=False, n_ctx=128, n_threads=1) as llm:
         drafted = llm.generate("abc abc", max_tokens=20)
     with LLM(target, ngram=False, n_ctx=128, n_threads=1) as plain:
         assert drafted.tokens == plain.generate("abc abc", max_tokens=20).tokens
@@ -297,9 +297,11 @@ def test_drafter_on_an_rpc_server_gives_the_same_tokens(tiny_pair: tuple[Path, P
             time.sleep(0.05)
         device = f"rpc:127.0.0.1:{port}"
         target, drafter = tiny_pair
-        with LLM(target, drafter=drafter, ngram=False, n_ctx=128, n_threads=1) as local:
+        with LLM(target, drafter=drafter, width=5, ngram=False, n_ctx=128, n_threads=1) as local:
             expected = local.generate("abc abc", max_tokens=30)
-        with LLM(target, drafter=drafter, drafter_device=device, ngram=False, n_ctx=128, n_threads=1) as remote:
+        with LLM(
+            target, drafter=drafter, width=5, drafter_device=device, ngram=False, n_ctx=128, n_threads=1
+        ) as remote:
             found = remote.generate("abc abc", max_tokens=30)
         assert found.tokens == expected.tokens
         assert found.stats.sources == expected.stats.sources

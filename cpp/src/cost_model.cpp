@@ -57,8 +57,12 @@ double CostModel::verify_us(int n_rows) const {
     return single_us_ * (multiple(below) + slope * (rows - below));
 }
 
-CostModel::Choice CostModel::best_width(const std::vector<float> & probabilities, double draft_us) const {
+CostModel::Choice CostModel::best_width(const std::vector<float> & probabilities,
+                                        const std::function<double(int)> & draft_us, int least) const {
     Choice best;
+    if (least > 0) {
+        best.gain = 0.0;
+    }
     const double plain_rate = 1.0 / verify_us(1);
     double expected = 1.0;
     double survives = 1.0;
@@ -66,8 +70,9 @@ CostModel::Choice CostModel::best_width(const std::vector<float> & probabilities
     for (int width = 1; width <= widest; ++width) {
         survives *= probabilities[static_cast<std::size_t>(width - 1)];
         expected += survives;
-        const double gain = expected / (verify_us(1 + width) + draft_us) / plain_rate;
-        if (gain > best.gain) {
+        const double drafting = draft_us ? draft_us(width) : 0.0;
+        const double gain = expected / (verify_us(1 + width) + drafting) / plain_rate;
+        if (width >= least && gain > best.gain) {
             best = {width, gain};
         }
     }

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <set>
 #include <stdexcept>
 
 #include "dflash/device.h"
@@ -16,13 +15,6 @@
 
 namespace dflash {
 namespace {
-
-// Architectures whose graphs hand out their layers' inputs at the pin; llama.cpp asserts on the others.
-const std::set<std::string> feature_architectures = {
-    "bailingmoe3", "deepseek4", "gemma4",     "gpt-oss",    "hunyuan_vl", "lfm2",       "lfm2moe",
-    "llama",       "mimo2",     "minimax-01", "minimax-m2", "nanbeige",   "nemotron_h", "nemotron_h_moe",
-    "qwen3",       "qwen35",    "qwen35moe",  "qwen3moe",   "qwen3next",  "qwen4exp",
-};
 
 std::vector<int> integer_array(const GgufFile & file, const std::string & key) {
     std::vector<int> result;
@@ -61,7 +53,7 @@ std::string differs(const std::string & name, std::int64_t drafter, std::int64_t
 void check_fits(const GgufFile & file, const Target & target, const std::vector<int> & taps) {
     const std::string & path = file.path();
     const GgufFile target_file(target.path());
-    if (!feature_architectures.count(target_file.architecture())) {
+    if (!Target::gives_features(target_file.architecture())) {
         mismatch(path, "targets of architecture " + target_file.architecture() + " give no features");
     }
     const std::int64_t hidden = file.arch_integer("embedding_length");
@@ -226,40 +218,57 @@ Draft Drafter::draft(const Tokens & committed, int n_tokens, const SamplerOption
 }
 
 void Drafter::absorb(int n_rows) {
-    const int n_embd = llama_model_n_embd(model_.get());
-    const auto width = static_cast<std::size_t>(n_embd) * taps_.size();
-    features_.resize(static_cast<std::size_t>(n_rows) * width);
+    const auto hidden = static_cast<std::size_t>(llama_model_n_embd(model_.get()));
+    const std::size_t width = hidden * taps_.size();
+    pending_.resize(static_cast<std::size_t>(n_pending_ + n_rows) * width);
     for (std::size_t k = 0; k < taps_.size(); ++k) {
         const float * layer = llama_get_embeddings_layer_inp(target_->raw(), static_cast<std::uint32_t>(taps_[k]));
-        for (int i = 0; i < n_rows; ++i) {
-            std::memcpy(&features_[static_cast<std::size_t>(i) * width + k * static_cast<std::size_t>(n_embd)],
-                        layer + static_cast<std::size_t>(i) * static_cast<std::size_t>(n_embd),
-                        sizeof(float) * static_cast<std::size_t>(n_embd));
+        for (std::size_t i = 0; i < static_cast<std::size_t>(n_rows); ++i) {
+            std::memcpy(&pending_[(static_cast<std::size_t>(n_pending_) + i) * width + k * hidden],
+                        layer + i * hidden, sizeof(float) * hidden);
         }
     }
-    std::unique_ptr<llama_batch_ext, void (*)(llama_batch_ext *)> batch(llama_batch_ext_init(context_.get()),
-                                                                        llama_batch_ext_free);
-    for (int i = 0; i < n_rows; ++i) {
-        const llama_embd row{&features_[static_cast<std::size_t>(i) * width], 1, width};
-        const std::int32_t index = llama_batch_ext_add_embd(batch.get(), 0, row);
-        const llama_pos p = n_past_ + i;
-        const llama_pos positions[4] = {p, p, p, 0};  // an M-RoPE drafter reads four
-        if (index < 0 || !llama_batch_ext_set_pos(batch.get(), index, positions)) {
-            throw Error("llama.cpp refuses the drafter's features");
-        }
+    n_pending_ += n_rows;
+    if (n_pending_ >= max_pending) {
+        inject();
     }
-    take_errors();
-    if (llama_process(context_.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get()) != 0) {
-        forget_blocks();
-        throw ModelError("llama.cpp failed to inject features into the drafter" + because(take_errors()));
+}
+
+// Writes the pending features into the KV cache.
+void Drafter::inject() {
+    if (n_pending_ == 0) {
+        return;
+    }
+    const std::size_t width = static_cast<std::size_t>(llama_model_n_embd(model_.get())) * taps_.size();
+    const auto n_batch = static_cast<int>(llama_n_batch(context_.get()));
+    for (int begin = 0; begin < n_pending_; begin += n_batch) {
+        const int n = std::min(n_batch, n_pending_ - begin);
+        std::unique_ptr<llama_batch_ext, void (*)(llama_batch_ext *)> batch(llama_batch_ext_init(context_.get()),
+                                                                            llama_batch_ext_free);
+        for (int i = 0; i < n; ++i) {
+            const llama_embd row{&pending_[static_cast<std::size_t>(begin + i) * width], 1, width};
+            const std::int32_t index = llama_batch_ext_add_embd(batch.get(), 0, row);
+            const llama_pos p = n_past_ + begin + i;
+            const llama_pos positions[4] = {p, p, p, 0};  // an M-RoPE drafter reads four
+            if (index < 0 || !llama_batch_ext_set_pos(batch.get(), index, positions)) {
+                throw Error("llama.cpp refuses the drafter's features");
+            }
+        }
+        take_errors();
+        if (llama_process(context_.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get()) != 0) {
+            forget_blocks();
+            throw ModelError("llama.cpp failed to inject features into the drafter" + because(take_errors()));
+        }
     }
     llama_synchronize(context_.get());
-    n_past_ += n_rows;
+    n_past_ += n_pending_;
+    n_pending_ = 0;
 }
 
 // One pass over a block [anchor, MASK x n_tokens] for each anchor; their KV stays until forget_blocks. Block i is
 // sequence i; the others see the injected context through cells shared with sequence 0.
 void Drafter::decode_blocks(const Tokens & anchors, int n_tokens, bool with_logits) {
+    inject();
     llama_memory_t memory = llama_get_memory(context_.get());
     const std::size_t rows = static_cast<std::size_t>(n_tokens) + 1;
     const std::size_t total = rows * anchors.size();
@@ -399,6 +408,7 @@ Lattice Drafter::read_logits_lattice(Token anchor, int n_tokens, int first_row) 
 }
 
 void Drafter::truncate(int n_tokens) {
+    n_pending_ = std::clamp(n_tokens - n_past_, 0, n_pending_);
     if (n_tokens < n_past_) {
         llama_memory_seq_rm(llama_get_memory(context_.get()), 0, n_tokens, -1);
         n_past_ = n_tokens;

@@ -66,6 +66,10 @@ void Session::begin(const Tokens & prompt, const GenerationOptions & options) {
     stats_.n_reused = target_->n_past();
     began_us_ = now_us();
     speculator_.begin(committed_);
+    if (speculator_.needs_calibration() && target_->n_past() + CostModel::max_rows < target_->n_ctx()) {
+        speculator_.calibrate([this](int n_rows) { return target_->measure_us(n_rows, 1); });
+        began_us_ = now_us();
+    }
     stats_.add_event({Event::Lane::host, "begin", 0, now_us() - began_us_});
 }
 

@@ -81,7 +81,7 @@ TEST(expected_gain_is_worked_out_by_hand) {
     const CostModel::Choice choice = cost.best_width({0.5f, 0.5f});
     CHECK(choice.width == 1 || choice.width == 2);
     CHECK(std::fabs(choice.gain - 1.25) < 1e-9);
-    CHECK(cost.best_width({0.5f, 0.5f}, 10.0).width == 0);
+    CHECK(cost.best_width({0.5f, 0.5f}, [](int) { return 10.0; }).width == 0);
 }
 
 TEST(text_ends_before_the_first_stop_string) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <vector>
 
 namespace dflash {
@@ -26,13 +27,20 @@ public:
     double verify_us(int n_rows) const;
 
     // How many of the draft tokens to offer, 0 to probabilities.size(), for the best expected rate
-    //     (1 + sum_i prod_{j<=i} p_j) / (verify_us(1 + width) + draft_us),
+    //     (1 + sum_i prod_{j<=i} p_j) / (verify_us(1 + width) + draft_us(width)),
     // and that rate relative to plain decoding in `gain` (1 where the width is 0).
     struct Choice {
         int width = 0;
         double gain = 1.0;
     };
-    Choice best_width(const std::vector<float> & probabilities, double draft_us = 0.0) const;
+    // `least`: the narrowest width to consider, whatever it gains.
+    // draft_us: microseconds to draft so many tokens; empty: nothing.
+    Choice best_width(const std::vector<float> & probabilities, const std::function<double(int)> & draft_us = {},
+                      int least = 0) const;
+
+    // Microseconds of a single row, the unit of everything here; 1 before anything was measured.
+    double single_us() const { return single_us_; }
+    bool measured() const { return observations_ > 0; }
 
 private:
     static constexpr double slope_prior = 0.15;

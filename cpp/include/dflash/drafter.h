@@ -36,6 +36,7 @@ struct DrafterOptions {
 class Drafter : public ModelDrafter {
 public:
     static constexpr int max_blocks = 8;
+    static constexpr int max_pending = 64;
 
     // Whether the file is a DFlash drafter (by its architecture). Throws ModelError on a file that is no GGUF.
     static bool is_drafter_file(const std::string & path);
@@ -47,7 +48,8 @@ public:
 
     // One pass and a walk with the target's noise: greedy at temperature 0.
     Draft draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) override;
-    // Injects the features of the first n_rows of the target's last pass, which began at position n_past().
+    // Takes the features of the first n_rows of the target's last pass, which began at position n_past(). They are
+    // injected with the next draft, or when there are many: on steps that draft nothing they cost next to nothing.
     void absorb(int n_rows) override;
 
     // One pass over [anchor, MASK x n_tokens] at position n_past(). n_tokens is cut to max_tokens().
@@ -66,7 +68,7 @@ public:
     BlockStates block_states(Token anchor, int n_tokens);
 
     void truncate(int n_tokens) override;
-    int n_past() const override { return n_past_; }
+    int n_past() const override { return n_past_ + n_pending_; }
     int max_tokens() const { return block_size_ - 1; }
     int top_k() const { return top_k_; }
     bool has_selector() const { return has_selector_; }
@@ -83,6 +85,7 @@ private:
 
     void load(const GgufFile & file, const DrafterOptions & options);
     void create_context(const DrafterOptions & options);
+    void inject();
     void decode_blocks(const Tokens & anchors, int n_tokens, bool with_logits);
     void forget_blocks();
     Lattice read_selector_lattice(Token anchor, int n_tokens, int first_row) const;
@@ -92,12 +95,13 @@ private:
     std::shared_ptr<Threadpool> threadpool_;
     std::unique_ptr<llama_model, Free> model_;
     std::unique_ptr<llama_context, Free> context_;
-    std::vector<int> taps_;  // target layers whose input is read
-    std::vector<float> features_;
+    std::vector<int> taps_;       // target layers whose input is read
+    std::vector<float> pending_;  // [n_pending_][taps * hidden size] features not injected yet
+    int n_pending_ = 0;
     Token mask_ = -1;
     int block_size_ = 0;
     int top_k_ = 16;
-    int n_past_ = 0;
+    int n_past_ = 0;            // injected
     float logit_scale_ = 1.0f;  // version 1 only; version 2's graph applies them
     float softcap_ = 0.0f;      // 0: none
     bool has_selector_ = false;

@@ -49,7 +49,7 @@ struct StepResult {
 
 class Session {
 public:
-    // ngram and drafter may be null; width: tokens that the drafter is asked for. Throws NgramMapError where the
+    // ngram and drafter may be null; width: tokens that the drafter is asked for, 0: automatic. Throws NgramMapError where the
     // table belongs to another tokenizer, std::invalid_argument on a bad width.
     Session(std::shared_ptr<Target> target, std::shared_ptr<NgramMap> ngram, std::shared_ptr<ModelDrafter> drafter,
             int width);

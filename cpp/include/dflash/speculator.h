@@ -1,9 +1,9 @@
 // Decides what to offer to the target next: which source's tokens, and how many of them.
 //
-// The k4v table proposes, and the cost model, fed with every verification's time, says at which width the
-// proposal promises the most tokens per second. A model drafter drafts at a fixed width. The table's proposal is
-// taken where more of it is expected to be accepted than the drafter's drafts have been lately; then the drafter
-// is not run. The speculator never decides what the text is.
+// The k4v table proposes, the drafter could; the cost model, fed with every verification's time, says which of
+// them, at which width, promises the most tokens per second, or that plain decoding does. A drafter that does not
+// pay is left alone and tried again now and then, ever more seldom. At a fixed width the drafter is always asked,
+// unless the table expects more. The speculator never decides what the text is.
 //
 // Shares the table (which may be null), locking it for each use, and the drafter (which may be null). One thread
 // at a time.
@@ -11,8 +11,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
+#include "dflash/acceptance.h"
 #include "dflash/cost_model.h"
 #include "dflash/model_drafter.h"
 #include "dflash/ngram_map.h"
@@ -23,8 +25,15 @@ namespace dflash {
 
 class Speculator {
 public:
-    // width: tokens that the drafter is asked for, >= 1. Throws std::invalid_argument.
+    static constexpr int automatic = 0;
+
+    // width: tokens that the drafter is asked for, >= 1, or `automatic`. Throws std::invalid_argument.
     Speculator(std::shared_ptr<NgramMap> ngram, std::shared_ptr<ModelDrafter> drafter, int width);
+
+    // Fills the cost model, once, from a function that gives the microseconds of a verification of n rows. Spends
+    // about a second. Only the automatic width needs it.
+    void calibrate(const std::function<double(int)> & measure_us);
+    bool needs_calibration() const { return drafter_ && width_ == automatic && !calibrated_; }
 
     // The committed text is now `tokens`. The table follows, whatever happened to it or to the text since.
     void begin(const Tokens & tokens);
@@ -41,14 +50,24 @@ public:
     int width() const { return width_; }
 
 private:
+    static constexpr int first_probe = 64;
+    static constexpr int last_probe = 1024;
+    static constexpr int widest = 16;  // that automatic widths go to
+
     void follow(const Tokens & committed);
-    Draft propose_from_table(const Tokens & committed, int max_tokens, double & expected);
+    Draft propose_from_table(const Tokens & committed, int max_tokens, double & expected, double & gain);
+    int drafter_width(int max_tokens, double expected_of_table, double gain_of_table);
 
     std::shared_ptr<NgramMap> ngram_;
     std::shared_ptr<ModelDrafter> drafter_;
     int width_;
     std::uint64_t seen_revision_ = 0;  // of the table, after this speculator's last use of it
     double drafter_accepted_ = 1.0;    // tokens of a drafter's draft accepted lately, a moving mean
+    Acceptance drafter_acceptance_;
+    CostModel draft_cost_;  // of drafts, by their tokens instead of rows
+    bool calibrated_ = false;
+    int undrafted_ = 0;  // steps since the drafter was last asked
+    int probe_after_ = first_probe;
     CostModel cost_;
 };
 
