@@ -22,6 +22,7 @@ from dflash_cpp._core import NgramMap
 from dflash_cpp.errors import DFlashError
 from dflash_cpp.llm import LLM
 from dflash_cpp.results import Chunk, Completion, Stats
+from dflash_cpp.train.command import add_eval_arguments, add_train_arguments, run_eval, run_train
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from dflash_cpp.bench import BenchPrompt
 
 USER_ERROR = 2
+TRAIN_EVAL = "train-eval"
+"""What `train eval` is called inside: argparse would take `eval` for train's target."""
 INTERRUPTED = 130
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -50,13 +53,18 @@ def _fail(message: str) -> NoReturn:
 # -- arguments ----------------------------------------------------------------------------------------------
 
 
+def _width(text: str) -> int | str:
+    return text if text == "auto" else int(text)
+
+
 def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     group.add_argument("--model", "-m", default="smollm2", metavar="MODEL",
                        help="a GGUF's path, smollm2 (default), or hf:user/repo/file.gguf")  # fmt: skip
     group.add_argument("--drafter", "-d", default="auto", metavar="FILE",
                        help="a DFlash drafter, a smaller GGUF of the vocabulary, or none (auto)")  # fmt: skip
-    group.add_argument("--width", type=int, default=5, metavar="N", help="tokens the drafter is asked for (5)")
+    group.add_argument("--width", type=_width, default="auto", metavar="N",
+                       help="tokens the drafter is asked for; auto (default): what pays here")  # fmt: skip
     group.add_argument("--n-ctx", type=int, default=4096, metavar="N", help="tokens the context holds (4096)")
     group.add_argument("--n-gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (-1: all)")
     group.add_argument("--n-threads", type=int, metavar="N", help="CPU threads (one per core)")
@@ -159,6 +167,11 @@ def _parser() -> argparse.ArgumentParser:
                        help="with --drafter: time a step's passes in it and alone, and its overhead")  # fmt: skip
     bench.add_argument("--json", action="store_true", help="print everything measured as JSON")
     _add_model_arguments(bench)
+
+    training = commands.add_parser("train", help="train a DFlash 2 drafter for a target; `train eval` measures it")
+    add_train_arguments(training)
+    evaluation = commands.add_parser(TRAIN_EVAL, prog="dflash-cpp train eval")
+    add_eval_arguments(evaluation)
     return parser
 
 
@@ -368,7 +381,7 @@ def _run_chat(args: argparse.Namespace) -> int:
 def _run_tokenize(args: argparse.Namespace) -> int:
     bars = _Bars()
     args.n_ctx, args.n_gpu_layers, args.n_threads = 256, 0, 1
-    args.drafter, args.width = "none", 5
+    args.drafter, args.width = "none", "auto"
     args.type_k = args.type_v = "f16"
     args.flash_attention = "auto"
     with _load_llm(args, False, bars) as llm:
@@ -559,6 +572,8 @@ def _run_bench(args: argparse.Namespace) -> int:
 def _bench_parts(args: argparse.Namespace, prompts: list[BenchPrompt], bars: _Bars) -> int:
     from dflash_cpp.bench.parts import measure_parts
 
+    if args.width == "auto":
+        args.width = 5  # parts are those of drafting, paying or not
     with _load_llm(args, False, bars) as llm:
         rows = [measure_parts(llm, item.prompt, max_tokens=args.max_tokens) for item in prompts]
     if args.json:
@@ -583,12 +598,17 @@ _COMMANDS = {
     "convert": _run_convert,
     "plan": _run_plan,
     "bench": _run_bench,
+    "train": run_train,
+    TRAIN_EVAL: run_eval,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code. A user's mistake is one `error:` line and exit code 2."""
-    args = _parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:2] == ["train", "eval"]:
+        words[:2] = [TRAIN_EVAL]
+    args = _parser().parse_args(words)
     try:
         return _COMMANDS[args.command](args)
     except (DFlashError, ValueError) as error:

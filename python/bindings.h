@@ -16,6 +16,7 @@ void bind_gguf_file(py::module_ & m);
 void bind_target(py::module_ & m);
 void bind_drafter(py::module_ & m);
 void bind_session(py::module_ & m);
+void bind_teacher(py::module_ & m);
 void bind_tools(py::module_ & m);
 
 // True where a Python signal handler (Ctrl-C) has raised; asked at most every 50 ms. Call without the GIL.

@@ -16,9 +16,12 @@ void bind_target(py::module_ & m) {
     py::class_<Target, std::shared_ptr<Target>>(m, "Target", "A loaded language model with its context.")
         .def(py::init([](const std::string & path, int n_ctx, int n_gpu_layers, int n_threads, int n_batch,
                          const std::string & type_k, const std::string & type_v, const std::string & flash_attention,
-                         const py::object & progress, bool plan_only) {
+                         const py::object & progress, bool plan_only, int n_sequences, bool all_logits) {
                  TargetOptions options{n_ctx,  n_gpu_layers,    n_threads, n_batch, type_k,
                                        type_v, flash_attention, {},        {}};
+                 options.plan_only = plan_only;
+                 options.n_sequences = n_sequences;
+                 options.all_logits = all_logits;
                  // Without a progress function the loader still has to notice Ctrl-C.
                  options.progress = [&progress](float share) {
                      if (python_interrupted()) {
@@ -37,7 +40,8 @@ void bind_target(py::module_ & m) {
              }),
              py::arg("path"), py::kw_only(), py::arg("n_ctx"), py::arg("n_gpu_layers"), py::arg("n_threads"),
              py::arg("n_batch"), py::arg("type_k"), py::arg("type_v"), py::arg("flash_attention"),
-             py::arg("progress"), py::arg("plan_only") = false)
+             py::arg("progress"), py::arg("plan_only") = false, py::arg("n_sequences") = 1,
+             py::arg("all_logits") = false)
         .def(
             "tokenize",
             [](const Target & target, const std::string & text, bool special) {

@@ -35,14 +35,31 @@ llama_ftype ftype_named(const std::string & name) {
     throw std::invalid_argument("unknown type '" + name + "'; use one of " + names);
 }
 
+ggml_type type_named(const std::string & name) {
+    for (int i = 0; i < GGML_TYPE_COUNT; ++i) {
+        const auto type = static_cast<ggml_type>(i);
+        if (ggml_type_name(type) && name == ggml_type_name(type)) {
+            return type;
+        }
+    }
+    throw std::invalid_argument("unknown tensor type '" + name + "'");
+}
+
+// tensor_types: (regular expression, type) for tensors that do not take the file's.
 void quantize(const std::string & source, const std::string & destination, const std::string & type, bool pure,
-              int n_threads) {
+              int n_threads, const std::vector<std::pair<std::string, std::string>> & tensor_types) {
     dflash::init_backend();
     llama_model_quantize_params params = llama_model_quantize_default_params();
     params.ftype = ftype_named(type);
     params.allow_requantize = true;
     params.pure = pure;
     params.nthread = n_threads;
+    std::vector<llama_model_tensor_override> overrides;
+    for (const auto & [pattern, tensor_type] : tensor_types) {
+        overrides.push_back({pattern.c_str(), type_named(tensor_type)});
+    }
+    overrides.push_back({nullptr, GGML_TYPE_COUNT});
+    params.tt_overrides = overrides.data();
     dflash::take_errors();
     if (llama_model_quantize(source.c_str(), destination.c_str(), &params) != 0) {
         throw dflash::ModelError("cannot quantise " + source + ": " + dflash::take_errors());
@@ -79,7 +96,8 @@ std::vector<std::pair<dflash::Token, float>> distribution(const dflash::Target &
 
 void bind_tools(py::module_ & m) {
     m.def("quantize", &quantize, py::arg("source"), py::arg("destination"), py::arg("type"), py::arg("pure") = false,
-          py::arg("n_threads") = 0, release_gil());
+          py::arg("n_threads") = 0, py::arg("tensor_types") = std::vector<std::pair<std::string, std::string>>{},
+          release_gil());
     m.def("grammar_of_schema", &grammar_of_schema, py::arg("schema"));
     m.def("distribution", &distribution, py::arg("target"), py::arg("options"), py::arg("logits"), release_gil());
     m.def("serve_rpc", &dflash::serve_rpc, py::arg("endpoint"), py::arg("n_threads"), release_gil());

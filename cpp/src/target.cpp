@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <stdexcept>
 
 #include "dflash/error.h"
@@ -13,6 +14,13 @@
 
 namespace dflash {
 namespace {
+
+// Architectures whose graphs hand out their layers' inputs at the pin; llama.cpp asserts on the others.
+const std::set<std::string> feature_architectures = {
+    "bailingmoe3", "deepseek4", "gemma4",     "gpt-oss",    "hunyuan_vl", "lfm2",       "lfm2moe",
+    "llama",       "mimo2",     "minimax-01", "minimax-m2", "nanbeige",   "nemotron_h", "nemotron_h_moe",
+    "qwen3",       "qwen35",    "qwen35moe",  "qwen3moe",   "qwen3next",  "qwen4exp",
+};
 
 ggml_type kv_type(const std::string & option, const std::string & name) {
     for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q5_1,
@@ -52,6 +60,13 @@ void check(const TargetOptions & o) {
     const bool quantised_v = o.type_v != "f32" && o.type_v != "f16" && o.type_v != "bf16";
     if (quantised_v && o.flash_attention == "off") {
         throw std::invalid_argument("type_v '" + o.type_v + "' needs flash attention; leave flash_attention at auto");
+    }
+    if (o.n_sequences > o.n_batch) {
+        throw std::invalid_argument("n_batch is smaller than n_sequences");
+    }
+    if (o.n_sequences < 1 || o.n_sequences > 256 || (o.n_sequences > 1 && o.n_ctx == 0)) {
+        throw std::invalid_argument("n_sequences is " + std::to_string(o.n_sequences) +
+                                    "; use 1 to 256, and with several a fixed n_ctx");
     }
     kv_type("type_k", o.type_k);
     kv_type("type_v", o.type_v);
@@ -122,10 +137,10 @@ void Target::load(const std::string & path) {
 
 void Target::create_context() {
     llama_context_params params = llama_context_default_params();
-    params.n_ctx = static_cast<std::uint32_t>(options_.n_ctx);
+    params.n_ctx = static_cast<std::uint32_t>(options_.n_ctx * options_.n_sequences);
     params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(options_.n_batch);
-    params.n_seq_max = 1;
-    params.n_outputs_max = max_rows;
+    params.n_seq_max = static_cast<std::uint32_t>(options_.n_sequences);
+    params.n_outputs_max = static_cast<std::uint32_t>(options_.all_logits ? options_.n_batch : max_rows);
     // Recurrent layers keep this many snapshots to roll back over; other models ignore it.
     const bool recurrent = llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get());
     params.n_rs_seq = recurrent ? 16 : 0;
@@ -147,7 +162,7 @@ void Target::create_context() {
                          path_ + because(take_errors()) + "; try a smaller n_ctx or a quantised KV cache");
     }
     llama_attach_threadpool(context_.get(), threadpool_->raw(), threadpool_->raw());
-    n_ctx_ = static_cast<int>(llama_n_ctx(context_.get()));
+    n_ctx_ = static_cast<int>(llama_n_ctx_seq(context_.get()));
     max_draft_ = recurrent ? static_cast<int>(llama_n_rs_seq(context_.get())) : max_rows - 1;
 }
 
@@ -238,7 +253,15 @@ bool Target::truncate(int n_tokens) {
     return false;
 }
 
+bool Target::gives_features(const std::string & architecture) {
+    return feature_architectures.count(architecture) > 0;
+}
+
 void Target::enable_features(const std::vector<int> & layers) {
+    const std::string architecture = metadata("general.architecture");
+    if (!gives_features(architecture)) {
+        throw IncompatibleDrafterError("targets of architecture " + architecture + " give no features");
+    }
     if (!feature_layers_.empty()) {
         throw std::invalid_argument("this target has a drafter already; close that one first");
     }

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 
 from dflash_cpp import _core
 from dflash_cpp.convert.names import ARCHITECTURES, DrafterShape, TensorName, checkpoint_name, draft_value, tensors
@@ -29,6 +31,9 @@ DIRECT_TYPES = {
 OUT_TYPES = (*DIRECT_TYPES, "q8_0", "q6_k", "q5_k_m", "q5_0", "q5_1", "q4_k_m", "q4_k_s", "q4_0", "q4_1")
 
 Report = Callable[[str], None]
+
+ReducedHead = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
+"""Draft tokens [n] and the head's rows for them [n, hidden]."""
 
 Stored = dict[str, tuple[SafetensorsFile, str]]
 """For each tensor's plain name, the file that holds it and its name there."""
@@ -177,6 +182,8 @@ def convert(
     out: str | os.PathLike[str],
     *,
     outtype: str = "f16",
+    tensor_types: Mapping[str, str] | None = None,
+    draft_tokens: Sequence[int] | None = None,
     report: Report | None = None,
 ) -> Path:
     """Convert a drafter checkpoint to GGUF.
@@ -191,6 +198,12 @@ def convert(
         The GGUF to write; it appears whole or not at all.
     outtype
         One of `OUT_TYPES`. Norms and base kernels stay in float32.
+    tensor_types
+        Types of GGUF tensors that do not take `outtype`, by name, as in {"fc.weight": "f16"}; where `outtype` is a
+        quantised one.
+    draft_tokens
+        Ids of the only tokens to draft, ascending (a reduced draft vocabulary): the GGUF then has an output head
+        of its own with the target's rows for them, and the map `d2t`.
     report
         Called with a line per stage.
 
@@ -212,6 +225,8 @@ def convert(
     """
     if outtype not in OUT_TYPES:
         raise ValueError(f"outtype is {outtype!r}; use one of {', '.join(OUT_TYPES)}")
+    if tensor_types and outtype in DIRECT_TYPES:
+        raise ValueError(f"tensor_types needs a quantised outtype, not {outtype}")
     report = report or (lambda _line: None)
     folder, destination = Path(checkpoint), Path(out)
     target_file = _core.GgufFile(os.fspath(target))
@@ -223,6 +238,7 @@ def convert(
     stored = {checkpoint_name(name): (file, name) for file in files for name in file.names()}
     expected = list(tensors(shape))
     _check_tensors(stored, expected)
+    reduced = _reduced_head(Path(target_file.path), draft_tokens, shape) if draft_tokens is not None else None
     if not destination.parent.is_dir():
         raise CheckpointError(f"cannot write {destination}: there is no folder {destination.parent}")
 
@@ -230,12 +246,16 @@ def convert(
     partial = destination.with_name(destination.name + f".partial.{os.getpid()}")
     try:
         report(f"writing {len(expected)} tensors")
-        _write(partial, config, shape, target_file, stored, expected, direct or gguf.GGMLQuantizationType.F32)
+        _write(partial, config, shape, target_file, stored, expected, direct or gguf.GGMLQuantizationType.F32,
+               reduced)  # fmt: skip
         if direct is None:
             report(f"quantising to {outtype}")
             quantised = partial.with_name(partial.name + ".q")
             try:
-                _core.quantize(os.fspath(partial), os.fspath(quantised), outtype, pure=True)
+                exceptions = [(f"^{re.escape(name)}$", kind) for name, kind in (tensor_types or {}).items()]
+                _core.quantize(
+                    os.fspath(partial), os.fspath(quantised), outtype, pure=True, tensor_types=exceptions
+                )
                 quantised.replace(partial)
             finally:
                 quantised.unlink(missing_ok=True)
@@ -260,6 +280,24 @@ def _check_target(target: _core.GgufFile, config: dict[str, Any], shape: Drafter
         raise IncompatibleDrafterError(f"the drafter taps layer {max(taps)}, the target has {layers} layers")
 
 
+def _reduced_head(target: Path, draft_tokens: Sequence[int], shape: DrafterShape) -> ReducedHead:
+    tokens = np.asarray(draft_tokens, dtype=np.int64)
+    if (
+        len(tokens) < max(shape.top_k, 1)
+        or tokens[0] < 0
+        or tokens[-1] >= shape.vocab
+        or (np.diff(tokens) <= 0).any()
+    ):
+        raise ValueError(
+            "draft_tokens must be ascending ids of the vocabulary, as many as the selector keeps or more"
+        )
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(target).tensors}
+    head = tensors.get("output.weight", tensors.get("token_embd.weight"))
+    if head is None:
+        raise ModelError(f"{target} has no output head")
+    return tokens, np.asarray(gguf.quants.dequantize(head.data[tokens], head.tensor_type), dtype=np.float32)
+
+
 def _write(
     path: Path,
     config: dict[str, Any],
@@ -268,6 +306,7 @@ def _write(
     stored: Stored,
     expected: list[TensorName],
     dtype: gguf.GGMLQuantizationType,
+    reduced: ReducedHead | None,
 ) -> None:
     writer = gguf.GGUFWriter(path, "dflash")
     writer.add_type("model")
@@ -282,6 +321,10 @@ def _write(
             writer.add_tensor(tensor.gguf, np.ascontiguousarray(data))
         else:
             writer.add_tensor(tensor.gguf, gguf.quants.quantize(data, kept), raw_dtype=kept)
+    if reduced is not None:
+        tokens, head = reduced
+        writer.add_tensor("output.weight", gguf.quants.quantize(head, dtype), raw_dtype=dtype)
+        writer.add_tensor("d2t", tokens)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -43,6 +43,10 @@ struct TargetOptions {
     std::string flash_attention = "auto";  // auto, on, off
     std::function<bool(float)> progress;   // 0..1 while loading; false gives up. May be empty
     bool plan_only = false;  // read the header and add up what would be allocated; the model cannot run then
+    // Sequences that the context has room for, n_ctx tokens each. More than one is a Teacher's affair; this class
+    // works on sequence 0.
+    int n_sequences = 1;
+    bool all_logits = false;                 // room for the logits of a whole batch; otherwise of max_rows
     std::shared_ptr<Threadpool> threadpool;  // of a context that takes turns with this one; null: a new one
 };
 
@@ -71,13 +75,16 @@ public:
     int n_past() const { return n_past_; }
     int n_ctx() const { return n_ctx_; }
     int n_batch() const { return options_.n_batch; }
+    bool gives_all_logits() const { return options_.all_logits; }
     // Draft tokens that can be taken back after a verification; 0 where none can.
     int max_draft() const { return max_draft_; }
 
     // Keeps, from now on, the inputs of these layers for every row of a pass, for a drafter to read.
-    // Throws std::invalid_argument where a layer is out of range or a drafter is attached already.
+    // Throws std::invalid_argument where a layer is out of range or a drafter is attached already,
+    // IncompatibleDrafterError where this architecture gives no features.
     void enable_features(const std::vector<int> & layers);
     void disable_features();
+    static bool gives_features(const std::string & architecture);
 
     // Asked between graph nodes, on the calling thread; true makes the pass throw Interrupted. On a GPU a
     // pass runs to its end first.
