@@ -156,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--type-v", default="f16", metavar="TYPE", help="KV cache type of values (f16)")
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
 
-    bench = commands.add_parser("bench", help="measure plain decoding against the k4v table on prompts")
+    bench = commands.add_parser("bench", help="measure plain decoding against table and drafter on prompts")
     bench.add_argument("--workload", action="append", metavar="NAME",
                        help="edit, prose, repeat or humaneval; may be repeated (edit and prose)")  # fmt: skip
     bench.add_argument("--prompts", type=Path, metavar="FILE", help='your own: JSONL with "prompt" or "messages"')
@@ -232,11 +232,12 @@ def _read_file(path: Path | None) -> str | None:
         raise ValueError(f"cannot read {path}: {error}") from error
 
 
-def _load_llm(args: argparse.Namespace, ngram: NgramMap | bool, bars: _Bars) -> LLM:
+def _load_llm(args: argparse.Namespace, ngram: NgramMap | bool, bars: _Bars, drafter: str | None = None) -> LLM:
+    drafter = drafter or args.drafter
     try:
         return LLM(
             args.model,
-            drafter=None if args.drafter == "none" else args.drafter,
+            drafter=None if drafter == "none" else drafter,
             width=args.width,
             ngram=ngram,
             n_ctx=args.n_ctx,
@@ -533,8 +534,11 @@ def _run_bench(args: argparse.Namespace) -> int:
     bars = _Bars()
     if args.parts:
         return _bench_parts(args, [item for prompts in sets.values() for item in prompts[: args.limit]], bars)
-    modes = list(bench.MODES.values())
-    llms = {mode.name: _load_llm(args, mode.ngram, bars) for mode in modes}
+    has_drafter = args.drafter != "none" and (args.drafter != "auto" or models.shipped_drafter(args.model))
+    modes = [mode for mode in bench.MODES.values() if has_drafter or not mode.drafter]
+    llms = {
+        mode.name: _load_llm(args, mode.ngram, bars, args.drafter if mode.drafter else "none") for mode in modes
+    }
     reports: dict[str, bench.Run] = {}
     for name, prompts in sets.items():
         chosen = prompts[: args.limit]
@@ -603,12 +607,17 @@ _COMMANDS = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code. A user's mistake is one `error:` line and exit code 2."""
-    words = list(sys.argv[1:] if argv is None else argv)
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the words of a command line; a wrong one exits with 2."""
+    words = list(argv)
     if words[:2] == ["train", "eval"]:
         words[:2] = [TRAIN_EVAL]
-    args = _parser().parse_args(words)
+    return _parser().parse_args(words)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code. A user's mistake is one `error:` line and exit code 2."""
+    args = parse(sys.argv[1:] if argv is None else argv)
     try:
         return _COMMANDS[args.command](args)
     except (DFlashError, ValueError) as error:

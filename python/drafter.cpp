@@ -26,7 +26,12 @@ void bind_drafter(py::module_ & m) {
 
     py::class_<Lattice>(m, "Lattice", "Candidates and scores of one drafted block.")
         .def(py::init<dflash::Token, int>(), py::arg("anchor"), py::arg("top_k"))
-        .def("add_position", &Lattice::add_position, py::arg("candidates"), py::arg("scores"))
+        .def(
+            "add_position",
+            [](Lattice & lattice, dflash::Tokens candidates, std::vector<float> scores) {
+                lattice.add_position(std::move(candidates), std::move(scores));
+            },
+            py::arg("candidates"), py::arg("scores"))
         .def("row", &Lattice::row, py::arg("position"), py::arg("predecessor"))
         .def(
             "walk",
@@ -55,6 +60,8 @@ void bind_drafter(py::module_ & m) {
              py::arg("path"), py::arg("target"), py::kw_only(), py::arg("n_gpu_layers"), py::arg("n_threads"),
              py::arg("device"), py::arg("plan_only") = false, release_gil())
         .def("lattice", &Drafter::lattice, py::arg("anchor"), py::arg("n_tokens"), release_gil())
+        .def("revealed_lattices", &Drafter::revealed_lattices, py::arg("prefixes"), py::arg("n_tokens"),
+             release_gil())
         .def("lattices", &Drafter::lattices, py::arg("anchors"), py::arg("n_tokens"), release_gil())
         .def(
             "block_states",

@@ -44,14 +44,14 @@ def smollm2() -> Path:
 @pytest.fixture(scope="session")
 def plain(smollm2: Path) -> Iterator[dflash_cpp.LLM]:
     """The real model without any drafting."""
-    with dflash_cpp.LLM(smollm2, ngram=False, n_ctx=2048) as llm:
+    with dflash_cpp.LLM(smollm2, drafter=None, ngram=False, n_ctx=2048) as llm:
         yield llm
 
 
 @pytest.fixture(scope="session")
 def k4v(smollm2: Path) -> Iterator[dflash_cpp.LLM]:
     """The real model with a k4v table."""
-    with dflash_cpp.LLM(smollm2, ngram=True, n_ctx=2048) as llm:
+    with dflash_cpp.LLM(smollm2, drafter=None, ngram=True, n_ctx=2048) as llm:
         yield llm
 
 

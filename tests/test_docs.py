@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_cpp.cli import _parser
+from dflash_cpp.cli import parse
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -27,7 +27,7 @@ def test_every_documented_command_parses(path: Path) -> None:
     import shlex
 
     for command in commands_of(path):
-        _parser().parse_args(shlex.split(command)[1:])
+        parse(shlex.split(command)[1:])
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)

@@ -133,6 +133,12 @@ def run(session: _core.Session, prompt: list[int], max_tokens: int, **sampler: f
         session.step()
 
 
+def read(session: _core.Session, prompt: list[int]) -> None:
+    session.begin(prompt, _core.GenerationOptions())
+    while session.prefill(64):
+        pass
+
+
 def contents(lattice: _core.Lattice) -> list[object]:
     return [(lattice.candidates(t), lattice.scores(t)) for t in range(1, len(lattice) + 1)]
 
@@ -196,9 +202,7 @@ def test_drafting_twice_gives_the_same_lattice(tiny_pair: tuple[Path, Path]) -> 
 
 def test_several_blocks_in_a_pass_equal_one_by_one(tiny_pair: tuple[Path, Path]) -> None:
     drafter, session = attached(tiny_pair)
-    session.begin(list(range(3, 25)), _core.GenerationOptions())
-    while session.prefill(64):
-        pass
+    read(session, list(range(3, 25)))
     anchors = [9, 5, 9, 20, 30]
     alone = [drafter.lattice(anchor, 6) for anchor in anchors]
     together = drafter.lattices(anchors, 6)
@@ -314,3 +318,46 @@ def test_drafter_on_an_rpc_server_gives_the_same_tokens(tiny_pair: tuple[Path, P
 def test_rpc_server_that_is_not_there(tiny_pair: tuple[Path, Path], device: str) -> None:
     with pytest.raises(ValueError, match="drafter_device"):
         LLM(tiny_pair[0], drafter=tiny_pair[1], drafter_device=device, n_ctx=64, n_threads=1)
+
+
+def test_scores_after_any_token_follow_from_the_codebooks(tiny_pair: tuple[Path, Path]) -> None:
+    """U(b) + <A[a] * (H h), B[b]>, worked out here from the drafter's file."""
+    drafter, session = attached(tiny_pair)
+    read(session, list(range(3, 25)))
+    tensors = {t.name: t.data for t in gguf.GGUFReader(tiny_pair[1]).tensors}
+    hidden, logits = drafter.block_states(9, 6)
+    lattice = drafter.lattice(9, 6)
+    a, b = tensors["selector_predecessor.weight"], tensors["selector_successor.weight"]
+    for position in range(1, 7):
+        gate = tensors["selector_hidden.weight"] @ np.array(hidden[position])
+        candidates = lattice.candidates(position)
+        for predecessor in range(31):
+            expected = np.array(logits[position])[candidates] + b[candidates] @ (a[predecessor] * gate)
+            assert np.allclose(lattice.row(position, predecessor), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_revealed_prefixes(tiny_pair: tuple[Path, Path]) -> None:
+    drafter, session = attached(tiny_pair)
+    read(session, list(range(3, 25)))
+    alone = drafter.lattice(9, 6)
+    prefixes = [[9], [9, 4], [9, 4, 11, 5]]
+    drafted = drafter.revealed_lattices(prefixes, 6)
+    assert drafted[0].scores(3) == pytest.approx(alone.scores(3), abs=1e-4)
+    assert drafted[0].candidates(3) == alone.candidates(3)
+    assert drafted[1].scores(3) != pytest.approx(alone.scores(3), abs=1e-3)  # a revealed token is seen
+    path = drafted[2].walk(first_position=4, predecessor=5)
+    assert len(path.tokens) == 3
+    assert contents(drafter.lattice(9, 6)) == contents(alone)  # nothing of it stays
+    for bad in ([[]], [[9, 1, 2, 3, 4, 5, 6]], [[99]]):
+        with pytest.raises(ValueError):
+            drafter.revealed_lattices(bad, 6)
+
+
+def test_automatic_width_leaves_a_useless_drafter_alone(tiny_pair: tuple[Path, Path]) -> None:
+    with LLM(tiny_pair[0], drafter=tiny_pair[1], ngram=False, n_ctx=512, n_threads=1) as llm:
+        free = [llm.generate("abc", max_tokens=200, seed=s, temperature=1.0) for s in range(2)]
+    with LLM(tiny_pair[0], drafter=tiny_pair[1], width=5, ngram=False, n_ctx=512, n_threads=1) as llm:
+        fixed = [llm.generate("abc", max_tokens=200, seed=s, temperature=1.0) for s in range(2)]
+    assert [c.tokens for c in free] == [c.tokens for c in fixed]
+    drafted = [sum(c.stats.sources["drafter"]["proposals"] for c in cs) for cs in (free, fixed)]
+    assert drafted[0] < 0.3 * drafted[1], drafted

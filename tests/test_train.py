@@ -109,6 +109,28 @@ def test_engine_and_training_draft_the_same(trained: tuple[Path, Path, list[dict
     assert same >= 0.9 * total, (same, total)  # bfloat16 features and weights may turn a near-tie
 
 
+def test_engine_and_training_agree_on_revealed_prefixes(
+    trained: tuple[Path, Path, list[dict[str, float]]],
+) -> None:
+    target, folder, _ = trained
+    recipe = json.loads((folder / "recipe.json").read_text())
+    run = Run(folder, Recipe(**(recipe | {"prompts": tuple(recipe["prompts"])})))
+    student, store = run.student(), run.store()
+    drafts = TextDrafts(student, store.columns(), next(store.select(held_out=True)), 7, reveal=3)
+    paths = drafts.walk(4)
+    same = total = 0
+    with LLM(target, drafter=folder / "drafter.gguf", ngram=False, width=5, n_ctx=256, n_threads=1) as llm:
+        assert isinstance(llm._drafter, _core.Drafter)
+        for anchor, path in list(zip(drafts.anchors, paths, strict=True))[:40]:
+            llm.reset()
+            llm.generate(drafts.tokens[:anchor].tolist(), max_tokens=1)
+            prefix = drafts.tokens[anchor : anchor + 4].tolist()
+            lattice = llm._drafter.revealed_lattices([prefix], 6)[0]
+            same += lattice.walk(first_position=4, predecessor=prefix[-1]).tokens == path.tolist()
+            total += 1
+    assert same >= 0.9 * total, (same, total)
+
+
 def test_checkpoint_loads_in_the_reference(trained: tuple[Path, Path, list[dict[str, float]]]) -> None:
     """The reference package computes the student's hidden states from the exported checkpoint."""
     pytest.importorskip("dflash", reason="pip install '.[reference]'")
@@ -149,6 +171,26 @@ def test_a_run_goes_on_where_it_was(trained: tuple[Path, Path, list[dict[str, fl
     assert trainer.blocks >= N_BLOCKS and trainer.curve
     with pytest.raises(CheckpointError, match="another --out"):
         Run(folder, Recipe(**(recipe | {"prompts": tuple(recipe["prompts"]), "seed": 5})))
+
+
+def test_a_packed_run_goes_on_elsewhere(
+    trained: tuple[Path, Path, list[dict[str, float]]], tmp_path: Path
+) -> None:
+    target, folder, _ = trained
+    recipe = json.loads((folder / "recipe.json").read_text())
+    recipe["prompts"] = tuple(recipe["prompts"])
+    run = Run(folder, Recipe(**recipe))
+    run.pack(tmp_path / "packed")
+    assert str(target) not in (tmp_path / "packed" / "recipe.json").read_text()
+    other = Run(tmp_path / "other", Recipe(**recipe))
+    other.unpack(tmp_path / "packed")
+    assert read_answers(other.answers_path) == read_answers(run.answers_path)
+    other.compute_features()
+    trainer = other.train(minutes=5, blocks=1, device="cpu")
+    assert trainer.blocks >= N_BLOCKS
+    assert trainer.best == pytest.approx(trainer.curve[-1]["tau"], rel=0.1)
+    with pytest.raises(CheckpointError, match="cannot read"):
+        Run(tmp_path / "third", Recipe(**recipe)).unpack(tmp_path)
 
 
 def test_interrupted_stores_are_cut_to_their_index(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@
 #include "dflash/gguf_file.h"
 #include "dflash/log.h"
 #include "llama-ext.h"
+#include "llama-model.h"
 #include "llama.h"
 
 namespace dflash {
@@ -113,11 +114,37 @@ void check_sound(const GgufFile & file) {
     }
 }
 
+// Rows of the drafter's own tensors, wherever they live. Keeps the model alive.
+class ModelCodebooks : public Codebooks {
+public:
+    ModelCodebooks(std::shared_ptr<llama_model> model, int rank) : model_(std::move(model)), rank_(rank) {}
+
+    int rank() const override { return rank_; }
+    std::vector<float> predecessor(Token token) const override { return row(model_->dflash_selector_prev, token); }
+    std::vector<float> successor(Token token) const override { return row(model_->dflash_selector_next, token); }
+
+private:
+    std::vector<float> row(const ggml_tensor * codebook, Token token) const {
+        const std::size_t size = ggml_row_size(codebook->type, rank_);
+        std::vector<std::uint8_t> raw(size);
+        ggml_backend_tensor_get(codebook, raw.data(), static_cast<std::size_t>(token) * codebook->nb[1], size);
+        std::vector<float> values(static_cast<std::size_t>(rank_));
+        if (codebook->type == GGML_TYPE_F32) {
+            std::memcpy(values.data(), raw.data(), size);
+        } else {
+            ggml_get_type_traits(codebook->type)->to_float(raw.data(), values.data(), rank_);
+        }
+        return values;
+    }
+
+    std::shared_ptr<llama_model> model_;
+    int rank_;
+};
+
 std::string because(const std::string & reason) { return reason.empty() ? "" : ": " + reason; }
 
 }  // namespace
 
-void Drafter::Free::operator()(llama_model * model) const { llama_model_free(model); }
 void Drafter::Free::operator()(llama_context * context) const { llama_free(context); }
 
 bool Drafter::is_drafter_file(const std::string & path) { return GgufFile(path).architecture() == "dflash"; }
@@ -156,7 +183,8 @@ void Drafter::load(const GgufFile & file, const DrafterOptions & options) {
         params.devices = devices;
     }
     take_errors();
-    model_.reset(llama_model_load_from_file(path.c_str(), params));
+    model_.reset(llama_model_load_from_file(path.c_str(), params),
+                 [](llama_model * model) { llama_model_free(model); });
     if (!model_) {
         throw ModelError("llama.cpp cannot load the drafter " + path + because(take_errors()));
     }
@@ -171,6 +199,10 @@ void Drafter::load(const GgufFile & file, const DrafterOptions & options) {
     const int selector_top_k = llama_model_dflash_selector_top_k(model_.get());
     has_selector_ = selector_top_k > 0;
     top_k_ = has_selector_ ? selector_top_k : std::min(16, vocab.size());
+    const int rank = static_cast<int>(file.arch_integer("selector_rank"));
+    if (has_selector_ && !options.plan_only && top_k_ * (top_k_ + 2) + rank <= llama_model_n_embd(model_.get())) {
+        codebooks_ = std::make_shared<ModelCodebooks>(model_, rank);
+    }
 }
 
 void Drafter::create_context(const DrafterOptions & options) {
@@ -265,21 +297,21 @@ void Drafter::inject() {
     n_pending_ = 0;
 }
 
-// One pass over a block [anchor, MASK x n_tokens] for each anchor; their KV stays until forget_blocks. Block i is
+// One pass over a block of n_tokens + 1 rows for each prefix, the rest of it masked; their KV stays until forget_blocks. Block i is
 // sequence i; the others see the injected context through cells shared with sequence 0.
-void Drafter::decode_blocks(const Tokens & anchors, int n_tokens, bool with_logits) {
+void Drafter::decode_blocks(const std::vector<Tokens> & prefixes, int n_tokens, bool with_logits) {
     inject();
     llama_memory_t memory = llama_get_memory(context_.get());
     const std::size_t rows = static_cast<std::size_t>(n_tokens) + 1;
-    const std::size_t total = rows * anchors.size();
+    const std::size_t total = rows * prefixes.size();
     std::vector<Token> tokens(total, mask_);
     std::vector<llama_pos> positions(total);
     std::vector<std::int32_t> n_seqs(total, 1);
-    std::vector<llama_seq_id> ids(anchors.size());
+    std::vector<llama_seq_id> ids(prefixes.size());
     std::iota(ids.begin(), ids.end(), 0);
     std::vector<llama_seq_id *> sequences(total);
-    for (std::size_t i = 0; i < anchors.size(); ++i) {
-        tokens[i * rows] = anchors[i];
+    for (std::size_t i = 0; i < prefixes.size(); ++i) {
+        std::copy(prefixes[i].begin(), prefixes[i].end(), tokens.begin() + static_cast<std::ptrdiff_t>(i * rows));
         if (i > 0) {
             llama_memory_seq_cp(memory, 0, ids[i], 0, n_past_);
         }
@@ -318,21 +350,35 @@ Lattice Drafter::lattice(Token anchor, int n_tokens) {
 }
 
 std::vector<Lattice> Drafter::lattices(const Tokens & anchors, int n_tokens) {
-    if (anchors.size() > max_blocks) {
-        throw std::invalid_argument(std::to_string(anchors.size()) + " blocks in a pass; use at most " +
+    std::vector<Tokens> prefixes;
+    for (const Token anchor : anchors) {
+        prefixes.push_back({anchor});
+    }
+    return revealed_lattices(prefixes, n_tokens);
+}
+
+std::vector<Lattice> Drafter::revealed_lattices(const std::vector<Tokens> & prefixes, int n_tokens) {
+    if (prefixes.size() > max_blocks) {
+        throw std::invalid_argument(std::to_string(prefixes.size()) + " blocks in a pass; use at most " +
                                     std::to_string(max_blocks));
     }
-    target_->vocab().check(anchors);
     const int n = std::min(n_tokens, max_tokens());
-    if (n < 1 || anchors.empty() || broken_) {
+    for (const Tokens & prefix : prefixes) {
+        target_->vocab().check(prefix);
+        if (prefix.empty() || static_cast<int>(prefix.size()) > std::max(n, 1)) {
+            throw std::invalid_argument("a prefix of " + std::to_string(prefix.size()) + " tokens in a block of " +
+                                        std::to_string(n + 1) + " rows; reveal an anchor and leave a mask");
+        }
+    }
+    if (n < 1 || prefixes.empty() || broken_) {
         return {};
     }
-    decode_blocks(anchors, n, !has_selector_);
+    decode_blocks(prefixes, n, !has_selector_);
     std::vector<Lattice> drafted;
-    for (std::size_t i = 0; i < anchors.size(); ++i) {
+    for (std::size_t i = 0; i < prefixes.size(); ++i) {
         const int first_row = static_cast<int>(i) * (n + 1);
-        drafted.push_back(has_selector_ ? read_selector_lattice(anchors[i], n, first_row)
-                                        : read_logits_lattice(anchors[i], n, first_row));
+        drafted.push_back(has_selector_ ? read_selector_lattice(prefixes[i].front(), n, first_row)
+                                        : read_logits_lattice(prefixes[i].front(), n, first_row));
     }
     forget_blocks();
     if (!std::all_of(drafted.begin(), drafted.end(), [](const Lattice & lattice) { return lattice.finite(); })) {
@@ -348,7 +394,7 @@ Drafter::BlockStates Drafter::block_states(Token anchor, int n_tokens) {
     const auto n_embd = llama_model_n_embd(model_.get());
     const auto n_vocab = target_->vocab().size();
     llama_set_embeddings(context_.get(), true);
-    decode_blocks({anchor}, n, true);
+    decode_blocks({{anchor}}, n, true);
     BlockStates states;
     for (int i = 0; i <= n; ++i) {
         const float * hidden = llama_get_embeddings_ith(context_.get(), i);
@@ -361,13 +407,14 @@ Drafter::BlockStates Drafter::block_states(Token anchor, int n_tokens) {
     return states;
 }
 
-// Row i of the nextn embeddings: K candidate ids as floats, then K x K scores, predecessor-major. Position 0 is
-// empty; position 1 repeats its one row (the anchor's) K times.
+// Row i of the nextn embeddings: K candidate ids as floats, then K x K scores, predecessor-major; where there is
+// room (patch 0003) the K unary scores and the gate. Position 0 is empty; position 1 repeats its one row (the
+// anchor's) K times.
 Lattice Drafter::read_selector_lattice(Token anchor, int n_tokens, int first_row) const {
     const float * rows = llama_get_embeddings_nextn(context_.get());
     const auto n_embd = static_cast<std::size_t>(llama_model_n_embd(model_.get()));
     const auto k = static_cast<std::size_t>(top_k_);
-    Lattice lattice(anchor, top_k_);
+    Lattice lattice(anchor, top_k_, codebooks_);
     for (int position = 1; position <= n_tokens; ++position) {
         const float * row = rows + static_cast<std::size_t>(first_row + position) * n_embd;
         std::vector<Token> candidates(k);
@@ -375,7 +422,14 @@ Lattice Drafter::read_selector_lattice(Token anchor, int n_tokens, int first_row
             candidates[i] = static_cast<Token>(row[i]);
         }
         const std::size_t n_scores = position == 1 ? k : k * k;
-        lattice.add_position(std::move(candidates), std::vector<float>(row + k, row + k + n_scores));
+        const float * unary = row + k + k * k;
+        std::vector<float> unaries, gate;
+        if (codebooks_) {
+            unaries.assign(unary, unary + k);
+            gate.assign(unary + k, unary + k + codebooks_->rank());
+        }
+        lattice.add_position(std::move(candidates), std::vector<float>(row + k, row + k + n_scores),
+                             std::move(unaries), std::move(gate));
     }
     return lattice;
 }

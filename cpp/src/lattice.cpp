@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -9,13 +10,15 @@
 
 namespace dflash {
 
-Lattice::Lattice(Token anchor, int top_k) : anchor_(anchor), top_k_(top_k) {
+Lattice::Lattice(Token anchor, int top_k, std::shared_ptr<const Codebooks> codebooks)
+    : anchor_(anchor), top_k_(top_k), codebooks_(std::move(codebooks)) {
     if (top_k < 1) {
         throw std::invalid_argument("a lattice of " + std::to_string(top_k) + " candidates; use 1 or more");
     }
 }
 
-void Lattice::add_position(std::vector<Token> candidates, std::vector<float> scores) {
+void Lattice::add_position(std::vector<Token> candidates, std::vector<float> scores, std::vector<float> unary,
+                           std::vector<float> gate) {
     const auto k = static_cast<std::size_t>(top_k_);
     const std::size_t n_predecessors = positions_.empty() ? 1 : k;
     if (candidates.size() != k || scores.size() != n_predecessors * k) {
@@ -24,7 +27,12 @@ void Lattice::add_position(std::vector<Token> candidates, std::vector<float> sco
                                     std::to_string(scores.size()) + " scores; expected " + std::to_string(k) +
                                     " and " + std::to_string(n_predecessors * k));
     }
-    positions_.push_back({std::move(candidates), std::move(scores)});
+    if (!unary.empty() &&
+        (!codebooks_ || unary.size() != k || gate.size() != static_cast<std::size_t>(codebooks_->rank()))) {
+        throw std::invalid_argument("position " + std::to_string(size() + 1) +
+                                    " has unary scores or a gate of another size than candidates and codebooks");
+    }
+    positions_.push_back({std::move(candidates), std::move(scores), std::move(unary), std::move(gate)});
 }
 
 const Lattice::Position & Lattice::at(int position) const {
@@ -50,20 +58,37 @@ bool Lattice::finite() const {
 std::vector<float> Lattice::row(int position, Token predecessor) const {
     const Position & here = at(position);
     const auto k = static_cast<std::ptrdiff_t>(top_k_);
-    if (position == 1) {
-        return here.scores;
-    }
-    const std::vector<Token> & before = at(position - 1).candidates;
+    const std::vector<Token> before = position == 1 ? Tokens{anchor_} : at(position - 1).candidates;
     const auto found = std::find(before.begin(), before.end(), predecessor);
     if (found != before.end()) {
         const auto begin = here.scores.begin() + (found - before.begin()) * k;
         return {begin, begin + k};
+    }
+    if (!here.unary.empty()) {
+        return row_of(here, predecessor);
+    }
+    if (position == 1) {
+        return here.scores;
     }
     std::vector<float> mean(static_cast<std::size_t>(k), 0.0f);
     for (std::size_t i = 0; i < here.scores.size(); ++i) {
         mean[i % mean.size()] += here.scores[i] / static_cast<float>(k);
     }
     return mean;
+}
+
+// U(b) + <A[predecessor] * gate, B[b]> for each candidate b.
+std::vector<float> Lattice::row_of(const Position & here, Token predecessor) const {
+    std::vector<float> gated = codebooks_->predecessor(predecessor);
+    for (std::size_t r = 0; r < gated.size(); ++r) {
+        gated[r] *= here.gate[r];
+    }
+    std::vector<float> scores = here.unary;
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+        const std::vector<float> successor = codebooks_->successor(here.candidates[i]);
+        scores[i] = std::inner_product(gated.begin(), gated.end(), successor.begin(), scores[i]);
+    }
+    return scores;
 }
 
 Path Lattice::walk(const WalkOptions & options) const {

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "check.h"
+#include "dflash/acceptance.h"
 #include "dflash/cost_model.h"
 #include "dflash/noise.h"
 #include "dflash/text_stream.h"
@@ -82,6 +83,39 @@ TEST(expected_gain_is_worked_out_by_hand) {
     CHECK(choice.width == 1 || choice.width == 2);
     CHECK(std::fabs(choice.gain - 1.25) < 1e-9);
     CHECK(cost.best_width({0.5f, 0.5f}, [](int) { return 10.0; }).width == 0);
+}
+
+TEST(least_width_is_kept_whatever_it_gains) {
+    CostModel cost;
+    cost.observe(1, 10.0);
+    cost.observe(4, 40.0);
+    CHECK(cost.best_width({0.1f, 0.1f, 0.1f}).width == 0);
+    CHECK(cost.best_width({0.1f, 0.1f, 0.1f}, {}, 2).width == 2);
+}
+
+TEST(acceptance_is_conditional_on_reaching_a_position) {
+    Acceptance acceptance;
+    CHECK(acceptance.probabilities(2) == std::vector<float>({Acceptance::prior, Acceptance::prior}));
+    for (int i = 0; i < 200; ++i) {
+        acceptance.observe(i % 2 == 0 ? 2 : 0, 3);  // half fail at once, the others at the third
+    }
+    const std::vector<float> p = acceptance.probabilities(4);
+    CHECK(std::fabs(p[0] - 0.5f) < 0.1f);
+    CHECK(p[1] > 0.95f);
+    CHECK(p[2] < 0.05f);
+    CHECK(p[3] == p[2]);  // never seen: as good as the one before it
+    CHECK(acceptance.probabilities(0).empty());
+}
+
+TEST(acceptance_follows_what_happens_lately) {
+    Acceptance acceptance;
+    for (int i = 0; i < 500; ++i) {
+        acceptance.observe(1, 1);
+    }
+    for (int i = 0; i < 200; ++i) {
+        acceptance.observe(0, 1);
+    }
+    CHECK(acceptance.probabilities(1)[0] < 0.1f);
 }
 
 TEST(text_ends_before_the_first_stop_string) {

@@ -45,6 +45,21 @@ TEST(walk_goes_on_from_any_position_with_any_predecessor) {
     CHECK(hand_worked().walk(options).tokens.empty());
 }
 
+TEST(a_strangers_row_follows_from_the_codebooks) {
+    struct Rows : Codebooks {
+        int rank() const override { return 2; }
+        std::vector<float> predecessor(Token token) const override { return {float(token), 1.0f}; }
+        std::vector<float> successor(Token token) const override { return {1.0f, float(token)}; }
+    };
+    Lattice lattice(7, 2, std::make_shared<Rows>());
+    lattice.add_position({1, 2}, {0.0f, 0.0f}, {0.5f, 0.25f}, {2.0f, 3.0f});
+    // U + <(999, 1) * (2, 3), (1, b)> = U + 1998 + 3 b
+    CHECK((lattice.row(1, 999) == std::vector<float>{2001.5f, 2004.25f}));
+    CHECK((lattice.row(1, 7) == std::vector<float>{0.0f, 0.0f}));  // the anchor's row is the pass's own
+    CHECK_THROWS(std::invalid_argument, (lattice.add_position({1, 2}, {0, 0, 0, 0}, {1.0f}, {1.0f, 1.0f}), 0));
+    CHECK_THROWS(std::invalid_argument, (lattice.add_position({1, 2}, {0, 0, 0, 0}, {1.0f, 1.0f}, {1.0f}), 0));
+}
+
 TEST(bad_positions_and_shapes_are_refused) {
     Lattice lattice(7, 2);
     CHECK_THROWS(std::invalid_argument, Lattice(7, 0));

@@ -24,14 +24,23 @@ NEAR_TIE = 0.05
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to decode: its name and whether the k4v table drafts."""
+    """A way to decode: its name, whether the k4v table drafts, and whether the drafter does."""
 
     name: str
     ngram: bool
+    drafter: bool = False
 
 
 PLAIN = Mode("plain", ngram=False)
-MODES = {mode.name: mode for mode in [PLAIN, Mode("k4v", ngram=True)]}
+MODES = {
+    mode.name: mode
+    for mode in [
+        PLAIN,
+        Mode("k4v", ngram=True),
+        Mode("drafter", ngram=False, drafter=True),
+        Mode("drafter+k4v", ngram=True, drafter=True),
+    ]
+}
 
 
 @dataclass

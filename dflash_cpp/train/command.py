@@ -53,6 +53,9 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--outtype", default="q4_0", metavar="TYPE", help="type of the drafter's GGUF (q4_0)")
     parser.add_argument("--device", default="auto", metavar="D", help="cpu, cuda or auto: where to train (auto)")
+    parser.add_argument("--start-from", type=Path, metavar="DIR", help="go on from a packed run")
+    parser.add_argument("--pack", type=Path, metavar="DIR",
+                        help="afterwards write there what another machine needs to go on")  # fmt: skip
     parser.add_argument("--until", default="training", choices=STAGES, help="stop after this stage")
 
 
@@ -155,6 +158,8 @@ def run_train(args: argparse.Namespace) -> int:
     bars = _Bars()
     try:
         run = Run(args.out, recipe, bars)
+        if args.start_from:
+            run.unpack(args.start_from)
         run.write_answers()
         if args.until == "answers":
             return 0
@@ -167,6 +172,8 @@ def run_train(args: argparse.Namespace) -> int:
     finally:
         bars.stop()
     checkpoint, path = run.export(args.outtype)
+    if args.pack:
+        run.pack(args.pack)
     spent = f"{trainer.blocks:,} blocks in {trainer.seconds / 60:.0f} min"
     print(f"{spent}, best held-out acceptance length {trainer.best:.3f}")
     print(f"{checkpoint}\n{path}")

@@ -111,8 +111,6 @@ class TextDrafts:
         path = []
         for position in range(first - 1, self.n - 1):
             scores = self.student.scores(self.found, position, predecessors)
-            if first > self.reveal + 1 and position == first - 1:
-                scores = self._scores_of_any(position, predecessors)
             classes = self.found.classes[:, position]
             if noise is not None:
                 at = np.minimum(self.anchors + position + 1, len(self.tokens) - 1)
@@ -121,20 +119,6 @@ class TextDrafts:
             predecessors = classes.gather(1, scores.argmax(1, keepdim=True))[:, 0]
             path.append(self.student.draft_tokens[predecessors].numpy())
         return np.stack(path, axis=1)
-
-    def _scores_of_any(self, position: int, predecessors: Tensor) -> Tensor:
-        """Scores at a position of a continued lattice.
-
-        A predecessor that is no candidate of the position before gets the mean of the candidates' rows: all that
-        the engine's lattice knows.
-        """
-        rows = [
-            self.student.scores(self.found, position, self.found.classes[:, position - 1, k])
-            for k in range(self.found.classes.shape[-1])
-        ]
-        known = (self.found.classes[:, position - 1] == predecessors[:, None]).any(1)
-        exact = self.student.scores(self.found, position, predecessors)
-        return torch.where(known[:, None], exact, torch.stack(rows).mean(0))
 
     def accepted(self, paths: Array, first: int, width: int) -> Array:
         """Leading tokens [anchors] of the paths that are the text's, `width` at most."""

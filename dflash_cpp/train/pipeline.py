@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +14,14 @@ import numpy as np
 
 from dflash_cpp import _core
 from dflash_cpp.errors import CheckpointError
-from dflash_cpp.train.answers import AnswerRecord, AnswerWriter, prompt_tokens
+from dflash_cpp.train.answers import (
+    AnswerRecord,
+    AnswerWriter,
+    pack_answers,
+    prompt_tokens,
+    read_answers,
+    unpack_answers,
+)
 from dflash_cpp.train.config import DrafterConfig, config_for, mask_token_of
 from dflash_cpp.train.features import TOP_K, FeatureStore
 from dflash_cpp.train.prompts import TrainingPrompt, prompt_key, read_prompts, training_prompt
@@ -156,8 +164,6 @@ class Run:
 
     def compute_features(self) -> FeatureStore:
         """Stage 3: read every answer that has none yet, within the disk's bound."""
-        from dflash_cpp.train.answers import read_answers
-
         records = read_answers(self.answers_path)
         store = self.store()
         done_path = self.folder / "features" / "answers_done"
@@ -224,6 +230,45 @@ class Run:
         return Trainer(
             self.folder / "training", store, self.target, self.weights, config, None, device
         ).best_student()
+
+    # -- elsewhere, later -------------------------------------------------------------------------------------
+
+    def pack(self, folder: Path) -> None:
+        """Write what another machine needs to go on: answers, weights, recipe; no features, no texts."""
+        from dflash_cpp.train.trainer import Trainer
+
+        folder.mkdir(parents=True, exist_ok=True)
+        store = self.store()
+        config = self.drafter_config(self.choose_mask_token(store))
+        trainer = Trainer(self.folder / "training", store, self.target, self.weights, config)
+        trainer.pack(folder / "state.pt")
+        pack_answers(read_answers(self.answers_path), folder / "answers.npz")
+        kept = {k: v for k, v in asdict(self.recipe).items() if k not in ("target", "prompts", "cache_gb")}
+        (folder / "recipe.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+    def unpack(self, folder: Path) -> None:
+        """Begin this run where a packed one ended, as far as this one has not begun.
+
+        Raises
+        ------
+        CheckpointError
+            The folder is none that `pack` wrote.
+        """
+        import torch
+
+        if not self.answers_path.exists():
+            records = unpack_answers(folder / "answers.npz")
+            lines = "".join(json.dumps(record.to_json()) + "\n" for record in records)
+            self.answers_path.write_text(lines)
+        state_path = self.folder / "training" / "state.pt"
+        if not state_path.exists():
+            try:
+                state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+            except (OSError, RuntimeError) as error:
+                raise CheckpointError(f"cannot read {folder / 'state.pt'}: {error}") from error
+            (self.folder / "mask_token").write_text(str(state["config"]["mask_token"]))
+            state_path.parent.mkdir(exist_ok=True)
+            shutil.copyfile(folder / "state.pt", state_path)
 
     # -- the result -------------------------------------------------------------------------------------------
 

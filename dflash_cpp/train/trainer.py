@@ -170,6 +170,23 @@ class Trainer:
         }
         _write_atomically(self._state_path, state)
 
+    def pack(self, path: Path) -> None:
+        """Write what is needed to go on, and little more: the averaged weights in bfloat16, no optimiser state."""
+        weights = {name: tensor.to(torch.bfloat16) for name, tensor in self.averaged.state_dict().items()}
+        state = {
+            "config": self.student.config.to_dict(),
+            "draft_tokens": self.student.draft_tokens.cpu(),
+            "spread": self.student.spread.cpu(),
+            "model": weights,
+            "averaged": weights,
+            "step": self.step,
+            "blocks": self.blocks,
+            "seconds": self.seconds,
+            "best": self.best,
+            "curve": self.curve,
+        }
+        _write_atomically(path, state)
+
     # -- learning ---------------------------------------------------------------------------------------------
 
     def _rate(self, progress: float) -> float:

@@ -59,6 +59,9 @@ public:
     // The same for several anchors at that position, in one pass over blocks that share the injected context:
     // one lattice each, in order; none where the drafter is broken. At most max_blocks anchors.
     std::vector<Lattice> lattices(const Tokens & anchors, int n_tokens);
+    // The same with revealed prefixes: blocks [anchor, x1 .. xr, MASK ...] of n_tokens + 1 rows. Of each lattice
+    // only the positions after the prefix mean anything; walk it from r + 1 with xr as predecessor.
+    std::vector<Lattice> revealed_lattices(const std::vector<Tokens> & prefixes, int n_tokens);
 
     // The same pass for whoever checks the drafter: final hidden states and logits of every block position.
     struct BlockStates {
@@ -79,21 +82,20 @@ public:
 
 private:
     struct Free {
-        void operator()(llama_model * model) const;
         void operator()(llama_context * context) const;
     };
 
     void load(const GgufFile & file, const DrafterOptions & options);
     void create_context(const DrafterOptions & options);
     void inject();
-    void decode_blocks(const Tokens & anchors, int n_tokens, bool with_logits);
+    void decode_blocks(const std::vector<Tokens> & prefixes, int n_tokens, bool with_logits);
     void forget_blocks();
     Lattice read_selector_lattice(Token anchor, int n_tokens, int first_row) const;
     Lattice read_logits_lattice(Token anchor, int n_tokens, int first_row) const;
 
     std::shared_ptr<Target> target_;
     std::shared_ptr<Threadpool> threadpool_;
-    std::unique_ptr<llama_model, Free> model_;
+    std::shared_ptr<llama_model> model_;
     std::unique_ptr<llama_context, Free> context_;
     std::vector<int> taps_;       // target layers whose input is read
     std::vector<float> pending_;  // [n_pending_][taps * hidden size] features not injected yet
@@ -105,6 +107,7 @@ private:
     float logit_scale_ = 1.0f;  // version 1 only; version 2's graph applies them
     float softcap_ = 0.0f;      // 0: none
     bool has_selector_ = false;
+    std::shared_ptr<const Codebooks> codebooks_;  // null: the lattice's rows have no room for the gate
     bool broken_ = false;
 };
 
