@@ -10,7 +10,12 @@ import pytest
 from dflash_cpp.cli import parse
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "dflash_cpp" / "data").glob("*.md")),
+]
 
 
 def commands_of(path: Path) -> list[str]:

@@ -67,7 +67,8 @@ void Session::begin(const Tokens & prompt, const GenerationOptions & options) {
     began_us_ = now_us();
     speculator_.begin(committed_);
     if (speculator_.needs_calibration() && target_->n_past() + CostModel::max_rows < target_->n_ctx()) {
-        speculator_.calibrate([this](int n_rows) { return target_->measure_us(n_rows, 1); });
+        speculator_.calibrate([this](int n_rows) { return target_->measure_us(n_rows, 1); },
+                              1 + target_->max_draft());
         began_us_ = now_us();
     }
     stats_.add_event({Event::Lane::host, "begin", 0, now_us() - began_us_});

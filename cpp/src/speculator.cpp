@@ -14,20 +14,20 @@ Speculator::Speculator(std::shared_ptr<NgramMap> ngram, std::shared_ptr<ModelDra
     }
 }
 
-void Speculator::calibrate(const std::function<double(int)> & measure_us) {
+void Speculator::calibrate(const std::function<double(int)> & measure_us, int max_rows) {
     calibrated_ = true;
     double spent_us = 0.0;
     for (const int n_rows : {1, 4, 2, 6, 3, 8, 12}) {
-        for (int i = 0; i < 3; ++i) {
+        for (int i = 0; i < 3 && n_rows <= max_rows; ++i) {
             const double us = measure_us(n_rows);
             spent_us += us;
-            // The first pass of a shape also lays out its graph.
-            if (i > 0) {
+            // The first pass of a shape also lays out its graph, which a slow pass hides.
+            if (i > 0 || us > 2e5) {
                 cost_.observe(n_rows, us);
             }
-        }
-        if (spent_us > 1e6) {
-            return;
+            if (spent_us > 1e6) {
+                return;
+            }
         }
     }
 }

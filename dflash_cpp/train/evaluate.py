@@ -94,30 +94,33 @@ class TextDrafts:
         )
 
     def _class(self, tokens: Array) -> Tensor:
-        return self.student.class_of[torch.from_numpy(tokens)]
+        return self.student.class_of[torch.from_numpy(tokens).to(self.student.device)]
 
     def token_at(self, offset: int) -> Array:
         """The text's token at `offset` past each anchor, -1 beyond its end."""
         at = self.anchors + offset
         return np.where(at < len(self.tokens), self.tokens[np.minimum(at, len(self.tokens) - 1)], -1)
 
-    def walk(self, first: int, noise: Noise | None = None, temperature: float = 0.0) -> Array:
-        """Paths [anchors, n - first] from block position `first` on, the token before it being the text's.
+    def walk(
+        self, first: int, noise: Noise | None = None, temperature: float = 0.0, length: int | None = None
+    ) -> Array:
+        """Paths [anchors, length or n - first] from block position `first` on, the text's token before it.
 
         Greedy, or drawn at a temperature with the noise that the target draws with (coupled sampling).
         """
         before = self.token_at(first - 1)
         predecessors = self._class(np.maximum(before, 0))
         path = []
-        for position in range(first - 1, self.n - 1):
+        for position in range(first - 1, min(first - 1 + (length or self.n), self.n - 1)):
             scores = self.student.scores(self.found, position, predecessors)
             classes = self.found.classes[:, position]
             if noise is not None:
                 at = np.minimum(self.anchors + position + 1, len(self.tokens) - 1)
-                tokens = self.student.draft_tokens[classes].numpy()
-                scores = scores / temperature + torch.from_numpy(noise(at[:, None], tokens))
+                tokens = self.student.draft_tokens[classes].cpu().numpy()
+                drawn = torch.from_numpy(noise(at[:, None], tokens)).to(scores.device)
+                scores = scores / temperature + drawn
             predecessors = classes.gather(1, scores.argmax(1, keepdim=True))[:, 0]
-            path.append(self.student.draft_tokens[predecessors].numpy())
+            path.append(self.student.draft_tokens[predecessors].cpu().numpy())
         return np.stack(path, axis=1)
 
     def accepted(self, paths: Array, first: int, width: int) -> Array:
@@ -229,24 +232,25 @@ def evaluate(
     for number, text in enumerate(texts):
         noise = _text_noise(text, temperature)
 
-        def measure(
-            counts: Acceptance, first: int, reveal: int, text: Text = text, noise: Any = noise
-        ) -> TextDrafts:
-            drafts = TextDrafts(student, columns, text, first + counts.width, reveal)
+        def drafts_of(n: int, reveal: int = 0, text: Text = text) -> TextDrafts:
+            return TextDrafts(student, columns, text, n, reveal)
+
+        def count(counts: Acceptance, drafts: TextDrafts, first: int, noise: Noise | None = noise) -> None:
             if len(drafts.anchors):
-                paths = drafts.walk(first, noise, temperature)
+                paths = drafts.walk(first, noise, temperature, counts.width)
                 left = len(drafts.tokens) - drafts.anchors - first
                 counts.add(decode_text(drafts.accepted(paths, first, counts.width), left, counts.width))
-            return drafts
 
-        for counts in report.fresh.values():
-            drafts = measure(counts, 1, 0)
-        measure(report.fresh_4, 1, 0)
-        for offset, counts in report.continued.items():
-            measure(counts, offset + 1, 0)
-        for offset, counts in report.revealed.items():
-            measure(counts, offset + 1, offset)
+        for width, counts in report.fresh.items():
+            drafts = drafts_of(width + 1)
+            count(counts, drafts, 1)
         report.tokens += len(drafts.tokens) - text.n_prompt
+        count(report.fresh_4, drafts_of(shown + 1), 1)
+        whole = drafts_of(block)  # a lattice to be walked on is computed for the whole block
+        for offset, counts in report.continued.items():
+            count(counts, whole, offset + 1)
+        for offset, counts in report.revealed.items():
+            count(counts, drafts_of(offset + 1 + shown, offset), offset + 1)
         for position in range(1, drafts.n):
             truth = drafts.token_at(position)
             found = student.draft_tokens[drafts.found.classes[:, position - 1]].cpu().numpy() == truth[:, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,14 +153,12 @@ class Run:
         config = self.drafter_config(0)
         return FeatureStore(self.folder / "features", config.taps, config.hidden)
 
-    def texts(
-        self, records: Sequence[AnswerRecord], target: _core.Target
-    ) -> Iterator[tuple[AnswerRecord, list[int]]]:
-        """Prompt tokens for each answer; an answer whose prompt is another one on this machine is left out."""
-        for record in records:
-            prompt = self.prompt(record.index)
-            if prompt is not None and prompt_key(prompt.prompt) == record.key:
-                yield record, prompt_tokens(target, prompt.prompt)
+    def _prompt_of(self, record: AnswerRecord, target: _core.Target) -> list[int]:
+        """Token ids of an answer's prompt; none where the prompt is another one on this machine."""
+        prompt = self.prompt(record.index)
+        if prompt is None or prompt_key(prompt.prompt) != record.key:
+            return []
+        return prompt_tokens(target, prompt.prompt)
 
     def compute_features(self) -> FeatureStore:
         """Stage 3: read every answer that has none yet, within the disk's bound."""
@@ -176,15 +174,14 @@ class Run:
         for number, record in enumerate(records):
             if number < done:
                 continue
-            for _, prompt in self.texts([record], target):
-                text = prompt + record.tokens
-                if len(text) > target.n_ctx or len(prompt) < 2:
-                    continue
+            prompt = self._prompt_of(record, target)
+            text = prompt + record.tokens
+            if len(prompt) >= 2 and len(text) <= target.n_ctx:
                 features, tokens, log_probs = teacher.read(text, TOP_K, len(prompt) - 1)
                 store.append(
                     text, len(prompt), features, tokens, log_probs, kind=record.kind,
-                    temperature=record.temperature,
-                    held_out=len(store.texts) % HELD_OUT_EVERY == 0, seed=record.seed,
+                    temperature=record.temperature, seed=record.seed,
+                    held_out=len(store.texts) % HELD_OUT_EVERY == 0,
                 )  # fmt: skip
             done_path.write_text(str(number + 1))
             self._report("features", {"done": number + 1, "total": len(records), "rows": store.n_rows})

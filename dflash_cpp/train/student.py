@@ -16,7 +16,7 @@ from torch import Tensor
 from dflash_cpp.convert.safetensors_file import write_safetensors
 from dflash_cpp.train.config import DrafterConfig
 from dflash_cpp.train.data import Batch
-from dflash_cpp.train.loss import selector_loss, soft_cross_entropy
+from dflash_cpp.train.loss import CHUNK, selector_loss, soft_cross_entropy
 from dflash_cpp.train.model import DraftModel
 from dflash_cpp.train.teacher_weights import TeacherWeights
 
@@ -119,10 +119,16 @@ class Student:
     def candidates(self, batch: Batch) -> Candidates:
         """Top candidates of every position after the anchor, for all T * A blocks."""
         hidden = self.hidden(batch)[:, :, 1:].flatten(0, 1)
-        logits = (hidden.to(self.head.dtype) @ self.head.T).float()
-        top = logits.topk(self.config.top_k, dim=-1)
+        rows = hidden.flatten(0, 1)
+        tops = [
+            (h.to(self.head.dtype) @ self.head.T).float().topk(self.config.top_k, dim=-1)
+            for h in torch.split(rows, CHUNK)
+        ]
+        shape = (*hidden.shape[:2], self.config.top_k)
+        classes = torch.cat([top.indices for top in tops]).view(shape)
+        unary = torch.cat([top.values for top in tops]).view(shape)
         projected = self.model.candidate_selector.hidden_projection(hidden.float())
-        return Candidates(top.indices, top.values, projected)
+        return Candidates(classes, unary, projected)
 
     @torch.no_grad()
     def scores(self, found: Candidates, position: int, predecessors: Tensor) -> Tensor:

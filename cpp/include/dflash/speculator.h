@@ -30,9 +30,9 @@ public:
     // width: tokens that the drafter is asked for, >= 1, or `automatic`. Throws std::invalid_argument.
     Speculator(std::shared_ptr<NgramMap> ngram, std::shared_ptr<ModelDrafter> drafter, int width);
 
-    // Fills the cost model, once, from a function that gives the microseconds of a verification of n rows. Spends
-    // about a second. Only the automatic width needs it.
-    void calibrate(const std::function<double(int)> & measure_us);
+    // Fills the cost model, once, from a function that gives the microseconds of a verification of n rows, asked
+    // for at most max_rows. Stops after about a second. Only the automatic width needs it.
+    void calibrate(const std::function<double(int)> & measure_us, int max_rows);
     bool needs_calibration() const { return drafter_ && width_ == automatic && !calibrated_; }
 
     // The committed text is now `tokens`. The table follows, whatever happened to it or to the text since.
