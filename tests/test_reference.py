@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,13 @@ from dflash_cpp import LLM, _core
 from dflash_cpp.convert import convert, to_hf
 from dflash_cpp.convert.safetensors_file import SafetensorsFile
 
-torch.set_grad_enabled(False)
+
+@pytest.fixture(scope="module", autouse=True)
+def without_gradients() -> Iterator[None]:
+    """Nothing here learns; other modules do."""
+    with torch.no_grad():
+        yield
+
 
 PROMPTS = [[5, 9, 13, 40, 41, 42, 5, 9, 13], list(range(3, 60)), [7] * 5 + [50, 60, 70, 80] * 4]
 

@@ -195,6 +195,7 @@ class Trainer:
         down = 1.0 if progress < 2 / 3 else 1.0 - 0.95 * min(1.0, (progress - 2 / 3) * 3)
         return warm * down
 
+    @torch.enable_grad()  # whatever the caller's mode
     def learn(self, progress: float) -> dict[str, float]:
         """One step on one batch; progress 0 to 1 of the time that this run has."""
         batch = self.sampler.draw()
