@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from dflash_cpp._core import Target
 from dflash_cpp.errors import ModelError
 
 Message = Mapping[str, Any]
@@ -70,3 +71,25 @@ def render(
         )
     except jinja2.TemplateError as error:
         raise ModelError(f"the model's chat template refuses these messages: {error}") from error
+
+
+def render_for(target: Target, messages: Sequence[Message], **variables: Any) -> str:
+    """Render messages with a target's own template, up to where the answer begins."""
+
+    def text_of(token: int) -> str:
+        return target.detokenize([token], True).decode("utf-8", "replace") if token >= 0 else ""
+
+    return render(
+        target.chat_template, messages, bos_token=text_of(target.bos), eos_token=text_of(target.eos), **variables
+    )
+
+
+def prompt_tokens(target: Target, prompt: str | Sequence[Message]) -> list[int]:
+    """Token ids of a prompt: text as it stands, messages through the target's template."""
+    if isinstance(prompt, str):
+        return target.tokenize(prompt, True)
+    tokens = target.tokenize(render_for(target, prompt), True)
+    # Some templates write the BOS themselves; the tokenizer then adds a second one.
+    if len(tokens) > 1 and tokens[0] == tokens[1] == target.bos:
+        del tokens[0]
+    return tokens

@@ -224,32 +224,13 @@ class LLM:
 
     def render_chat(self, messages: Sequence[chat.Message], **variables: Any) -> str:
         """Render messages with the model's chat template, up to where the answer begins."""
-        target = self._open_target()
-
-        def text_of(token: int) -> str:
-            return target.detokenize([token], True).decode("utf-8", "replace") if token >= 0 else ""
-
-        return chat.render(
-            target.chat_template,
-            messages,
-            bos_token=text_of(target.bos),
-            eos_token=text_of(target.eos),
-            **variables,
-        )
+        return chat.render_for(self._open_target(), messages, **variables)
 
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt in any of its forms: text, token ids or chat messages."""
-        if isinstance(prompt, str):
-            return self.tokenize(prompt)
-        items = list(prompt)
-        if items and isinstance(items[0], Mapping):
-            text = self.render_chat(items)  # type: ignore[arg-type]
-            tokens = self.tokenize(text)
-            bos = self._open_target().bos
-            # Some templates write the BOS themselves; the tokenizer then adds a second one.
-            if len(tokens) > 1 and tokens[0] == tokens[1] == bos:
-                del tokens[0]
-            return tokens
+        items = prompt if isinstance(prompt, str) else list(prompt)
+        if isinstance(items, str) or (items and isinstance(items[0], Mapping)):
+            return chat.prompt_tokens(self._open_target(), items)  # type: ignore[arg-type]
         for item in items:
             # bool is an int; a list of truths is no prompt.
             if isinstance(item, bool) or not hasattr(item, "__index__"):

@@ -297,8 +297,8 @@ void Drafter::inject() {
     n_pending_ = 0;
 }
 
-// One pass over a block of n_tokens + 1 rows for each prefix, the rest of it masked; their KV stays until forget_blocks. Block i is
-// sequence i; the others see the injected context through cells shared with sequence 0.
+// One pass over a block of n_tokens + 1 rows for each prefix, the rest of it masked; their KV stays until
+// forget_blocks. Block i is sequence i; the others see the injected context through cells shared with sequence 0.
 void Drafter::decode_blocks(const std::vector<Tokens> & prefixes, int n_tokens, bool with_logits) {
     inject();
     llama_memory_t memory = llama_get_memory(context_.get());

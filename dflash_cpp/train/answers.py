@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import random
@@ -15,7 +14,8 @@ import numpy as np
 
 from dflash_cpp import _core, chat
 from dflash_cpp.errors import CheckpointError
-from dflash_cpp.train.prompts import Prompt, TrainingPrompt, prompt_key
+from dflash_cpp.train.features import TOP_K, FeatureStore
+from dflash_cpp.train.prompts import TrainingPrompt, prompt_key
 
 TEMPERATURES = (0.0, 0.0, 0.0, 0.4, 0.7, 1.0)
 """Half of the answers are greedy."""
@@ -54,20 +54,20 @@ def mixed_temperature(index: int) -> float:
     return random.Random(f"temperature/{index}").choice(TEMPERATURES)
 
 
-def prompt_tokens(target: _core.Target, prompt: Prompt) -> list[int]:
-    """Token ids of a prompt, as `LLM` makes them: messages through the model's chat template."""
-    if isinstance(prompt, str):
-        return target.tokenize(prompt, True)
-
-    def piece(token: int) -> str:
-        return target.detokenize([token], True).decode("utf-8", "replace") if token >= 0 else ""
-
-    text = chat.render(target.chat_template, prompt, bos_token=piece(target.bos), eos_token=piece(target.eos))
-    return target.tokenize(text, True)
+def read_answer(
+    store: FeatureStore, teacher: _core.Teacher, prompt: list[int], record: AnswerRecord, *, held_out: bool
+) -> None:
+    """Have the target read a prompt's tokens and the answer to it, and keep what it computed."""
+    text = prompt + record.tokens
+    features, top_tokens, log_probs = teacher.read(text, TOP_K, len(prompt) - 1)
+    store.append(
+        text, len(prompt), features, top_tokens, log_probs, kind=record.kind, temperature=record.temperature,
+        held_out=held_out, seed=record.seed,
+    )  # fmt: skip
 
 
 def read_answers(path: Path) -> list[AnswerRecord]:
-    """All whole lines of an answers' file, gzipped or not.
+    """All whole lines of an answers' file.
 
     Raises
     ------
@@ -76,9 +76,8 @@ def read_answers(path: Path) -> list[AnswerRecord]:
     """
     if not path.exists():
         return []
-    opener = gzip.open if path.suffix == ".gz" else open
     records = []
-    with opener(path, "rt", encoding="utf-8") as file:
+    with path.open(encoding="utf-8") as file:
         for line in file:
             if not line.endswith("\n"):
                 break
@@ -116,19 +115,19 @@ class AnswerWriter:
         self._temperature_of = temperature_of or mixed_temperature
         self.records = read_answers(path)
         self.n_tokens = sum(len(record.tokens) for record in self.records)
-        self.n_short = self.n_looped = 0
+        self.n_looped = 0
         partial = path.with_name(path.name + f".partial.{os.getpid()}")
         partial.write_text("".join(json.dumps(record.to_json()) + "\n" for record in self.records))
         partial.replace(path)
 
-    def _open(self, index: int) -> tuple[TrainingPrompt, AnswerRecord, list[int]] | None:
+    def _open(self, index: int) -> tuple[AnswerRecord, list[int]] | None:
         prompt = self._prompt_of(index)
         if prompt is None:
             return None
         record = AnswerRecord(
             index, prompt_key(prompt.prompt), prompt.kind, self._temperature_of(index), index, [], False
         )
-        return prompt, record, prompt_tokens(self._target, prompt.prompt)
+        return record, chat.prompt_tokens(self._target, prompt.prompt)
 
     def write(self, n_tokens: int) -> Iterator[dict[str, Any]]:
         """Write until `n_tokens` answer tokens are kept or the prompts end; yields progress after every pass."""
@@ -148,7 +147,7 @@ class AnswerWriter:
                     if opened is None:
                         exhausted = True
                         break
-                    _, record, tokens = opened
+                    record, tokens = opened
                     if 2 <= len(tokens) <= self._max_prompt:
                         options = _core.SamplerOptions()
                         options.temperature, options.seed = record.temperature, record.seed
@@ -161,7 +160,6 @@ class AnswerWriter:
                     opened_record = pending.pop(answer.id)
                     self.n_looped += answer.looped
                     if len(answer.tokens) < MIN_ANSWER:
-                        self.n_short += 1
                         continue
                     kept = AnswerRecord(**(vars(opened_record) | {"tokens": answer.tokens, "ended": answer.ended}))
                     self.records.append(kept)

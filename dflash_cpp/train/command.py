@@ -186,15 +186,11 @@ def run_eval(args: argparse.Namespace) -> int:
     from dflash_cpp.train.eval_sets import KINDS
     from dflash_cpp.train.evaluate import evaluate
     from dflash_cpp.train.measure import engine_acceptance, prepare
-    from dflash_cpp.train.pipeline import Recipe, Run
+    from dflash_cpp.train.pipeline import Run
 
-    recipe_path = args.out / "recipe.json"
-    if not recipe_path.exists():
-        raise ValueError(f"{args.out} is no folder of a training run (it has no recipe.json)")
-    fields = json.loads(recipe_path.read_text())
     bars = _Bars()
     try:
-        run = Run(args.out, Recipe(**(fields | {"prompts": tuple(fields["prompts"])})), bars)
+        run = Run.open(args.out, bars)
         student = run.student()
         store = prepare(run, humaneval=args.humaneval, max_answer=args.max_answer, report=bars)
         reports = []

@@ -129,6 +129,13 @@ class TextDrafts:
         right: Array = np.cumprod(paths[:, :width] == truth, axis=1).sum(1)
         return right
 
+    def count(self, counts: Acceptance, first: int, noise: Noise | None = None, temperature: float = 0.0) -> None:
+        """Add to `counts` the steps of decoding this text with the paths from block position `first` on."""
+        if len(self.anchors):
+            paths = self.walk(first, noise, temperature, counts.width)
+            left = len(self.tokens) - self.anchors - first
+            counts.add(decode_text(self.accepted(paths, first, counts.width), left, counts.width))
+
 
 def decode_text(accepted: Array, n_tokens_left: Array, width: int) -> Acceptance:
     """Step through a text: accepted [anchors] at each anchor, tokens left after each anchor."""
@@ -142,27 +149,19 @@ def decode_text(accepted: Array, n_tokens_left: Array, width: int) -> Acceptance
     return counts
 
 
-def fresh_acceptance(
-    student: Student, columns: dict[str, Array], texts: Sequence[Text], widths: Sequence[int]
-) -> dict[int, Acceptance]:
-    """Greedy acceptance of fresh drafts at each width; a block has width + 1 rows, as in decoding."""
-    result = {}
-    for width in widths:
-        counts = Acceptance(width)
-        for text in texts:
-            drafts = TextDrafts(student, columns, text, width + 1)
-            if len(drafts.anchors):
-                accepted = drafts.accepted(drafts.walk(1), 1, width)
-                counts.add(decode_text(accepted, len(drafts.tokens) - 1 - drafts.anchors, width))
-        result[width] = counts
-    return result
+def fresh_acceptance(student: Student, columns: dict[str, Array], texts: Sequence[Text], width: int) -> Acceptance:
+    """Greedy acceptance of fresh drafts; a block has width + 1 rows, as in decoding."""
+    counts = Acceptance(width)
+    for text in texts:
+        TextDrafts(student, columns, text, width + 1).count(counts, 1)
+    return counts
 
 
 def monitor(student: Student, store: FeatureStore, width: int = 5, limit: int = 24) -> Acceptance:
     """A quick look while training: greedy texts held out."""
     held_out = list(store.select(held_out=True))
     texts = [text for text in held_out if text.temperature == 0.0] or held_out
-    return fresh_acceptance(student, store.columns(), texts[:limit], [width])[width]
+    return fresh_acceptance(student, store.columns(), texts[:limit], width)
 
 
 SHOWN_POSITIONS = 4
@@ -235,22 +234,16 @@ def evaluate(
         def drafts_of(n: int, reveal: int = 0, text: Text = text) -> TextDrafts:
             return TextDrafts(student, columns, text, n, reveal)
 
-        def count(counts: Acceptance, drafts: TextDrafts, first: int, noise: Noise | None = noise) -> None:
-            if len(drafts.anchors):
-                paths = drafts.walk(first, noise, temperature, counts.width)
-                left = len(drafts.tokens) - drafts.anchors - first
-                counts.add(decode_text(drafts.accepted(paths, first, counts.width), left, counts.width))
-
         for width, counts in report.fresh.items():
             drafts = drafts_of(width + 1)
-            count(counts, drafts, 1)
+            drafts.count(counts, 1, noise, temperature)
         report.tokens += len(drafts.tokens) - text.n_prompt
-        count(report.fresh_4, drafts_of(shown + 1), 1)
+        drafts_of(shown + 1).count(report.fresh_4, 1, noise, temperature)
         whole = drafts_of(block)  # a lattice to be walked on is computed for the whole block
         for offset, counts in report.continued.items():
-            count(counts, whole, offset + 1)
+            whole.count(counts, offset + 1, noise, temperature)
         for offset, counts in report.revealed.items():
-            count(counts, drafts_of(offset + 1 + shown, offset), offset + 1)
+            drafts_of(offset + 1 + shown, offset).count(counts, offset + 1, noise, temperature)
         for position in range(1, drafts.n):
             truth = drafts.token_at(position)
             found = student.draft_tokens[drafts.found.classes[:, position - 1]].cpu().numpy() == truth[:, None]

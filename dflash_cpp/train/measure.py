@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dflash_cpp import _core
-from dflash_cpp.train.answers import AnswerWriter, prompt_tokens, read_answers
+from dflash_cpp import _core, chat
+from dflash_cpp.train.answers import AnswerWriter, read_answer, read_answers
 from dflash_cpp.train.eval_sets import KINDS, eval_prompts
-from dflash_cpp.train.features import TOP_K, FeatureStore
+from dflash_cpp.train.features import FeatureStore
 from dflash_cpp.train.pipeline import Report, Run
 from dflash_cpp.train.prompts import TrainingPrompt
 
@@ -46,12 +46,8 @@ def prepare(run: Run, *, humaneval: int, max_answer: int, report: Report) -> Fea
         for record in records[len(store.texts) :]:
             prompt = prompt_of(record.index)
             assert prompt is not None
-            tokens = prompt_tokens(target, prompt.prompt)
-            features, top_tokens, log_probs = teacher.read(tokens + record.tokens, TOP_K, len(tokens) - 1)
-            store.append(
-                tokens + record.tokens, len(tokens), features, top_tokens, log_probs, kind=record.kind,
-                temperature=record.temperature, held_out=True, seed=record.seed,
-            )  # fmt: skip
+            tokens = chat.prompt_tokens(target, prompt.prompt)
+            read_answer(store, teacher, tokens, record, held_out=True)
             report("reading them", {"done": len(store.texts), "total": len(records)})
     return store
 

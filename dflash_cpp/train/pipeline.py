@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dflash_cpp import _core
+from dflash_cpp import _core, chat
 from dflash_cpp.errors import CheckpointError
 from dflash_cpp.train.answers import (
     AnswerRecord,
     AnswerWriter,
     pack_answers,
-    prompt_tokens,
+    read_answer,
     read_answers,
     unpack_answers,
 )
 from dflash_cpp.train.config import DrafterConfig, config_for, mask_token_of
-from dflash_cpp.train.features import TOP_K, FeatureStore
+from dflash_cpp.train.features import FeatureStore
 from dflash_cpp.train.prompts import TrainingPrompt, prompt_key, read_prompts, training_prompt
 from dflash_cpp.train.teacher_weights import TeacherWeights, read_weights
 
@@ -87,6 +87,15 @@ class Run:
         config_for(recipe.config, self.file, 0, **recipe.changes)  # a wrong name fails before any work
         folder.mkdir(parents=True, exist_ok=True)
         self._keep_recipe()
+
+    @classmethod
+    def open(cls, folder: Path, report: Report | None = None) -> Run:
+        """Open a folder that a run was made in, by the recipe kept there; ValueError where there is none."""
+        path = folder / "recipe.json"
+        if not path.exists():
+            raise ValueError(f"{folder} is no folder of a training run (it has no recipe.json)")
+        fields = json.loads(path.read_text())
+        return cls(folder, Recipe(**(fields | {"prompts": tuple(fields["prompts"])})), report)
 
     def _keep_recipe(self) -> None:
         path = self.folder / "recipe.json"
@@ -158,7 +167,7 @@ class Run:
         prompt = self.prompt(record.index)
         if prompt is None or prompt_key(prompt.prompt) != record.key:
             return []
-        return prompt_tokens(target, prompt.prompt)
+        return chat.prompt_tokens(target, prompt.prompt)
 
     def compute_features(self) -> FeatureStore:
         """Stage 3: read every answer that has none yet, within the disk's bound."""
@@ -177,12 +186,7 @@ class Run:
             prompt = self._prompt_of(record, target)
             text = prompt + record.tokens
             if len(prompt) >= 2 and len(text) <= target.n_ctx:
-                features, tokens, log_probs = teacher.read(text, TOP_K, len(prompt) - 1)
-                store.append(
-                    text, len(prompt), features, tokens, log_probs, kind=record.kind,
-                    temperature=record.temperature, seed=record.seed,
-                    held_out=len(store.texts) % HELD_OUT_EVERY == 0,
-                )  # fmt: skip
+                read_answer(store, teacher, prompt, record, held_out=len(store.texts) % HELD_OUT_EVERY == 0)
             done_path.write_text(str(number + 1))
             self._report("features", {"done": number + 1, "total": len(records), "rows": store.n_rows})
             if store.n_bytes > limit:
@@ -204,13 +208,16 @@ class Run:
             path.write_text(str(mask_token_of(self.file, self.weights.token_types, used)))
         return int(path.read_text())
 
-    def train(self, *, minutes: float, blocks: float, device: str, options: TrainOptions | None = None) -> Trainer:
-        """Stage 4: learn for some minutes more, or until so many blocks in all."""
+    def _trainer(self, options: TrainOptions | None = None, device: str = "cpu") -> Trainer:
         from dflash_cpp.train.trainer import Trainer
 
         store = self.store()
         config = self.drafter_config(self.choose_mask_token(store))
-        trainer = Trainer(self.folder / "training", store, self.target, self.weights, config, options, device)
+        return Trainer(self.folder / "training", store, self.target, self.weights, config, options, device)
+
+    def train(self, *, minutes: float, blocks: float, device: str, options: TrainOptions | None = None) -> Trainer:
+        """Stage 4: learn for some minutes more, or until so many blocks in all."""
+        trainer = self._trainer(options, device)
 
         def tell(numbers: dict[str, Any]) -> None:
             self._report("training", {"done": round(1000 * numbers["progress"]), "total": 1000} | numbers)
@@ -220,25 +227,14 @@ class Run:
 
     def student(self, device: str = "cpu") -> Student:
         """The student with its best weights."""
-        from dflash_cpp.train.trainer import Trainer
-
-        store = self.store()
-        config = self.drafter_config(self.choose_mask_token(store))
-        return Trainer(
-            self.folder / "training", store, self.target, self.weights, config, None, device
-        ).best_student()
+        return self._trainer(device=device).best_student()
 
     # -- elsewhere, later -------------------------------------------------------------------------------------
 
     def pack(self, folder: Path) -> None:
         """Write what another machine needs to go on: answers, weights, recipe; no features, no texts."""
-        from dflash_cpp.train.trainer import Trainer
-
         folder.mkdir(parents=True, exist_ok=True)
-        store = self.store()
-        config = self.drafter_config(self.choose_mask_token(store))
-        trainer = Trainer(self.folder / "training", store, self.target, self.weights, config)
-        trainer.pack(folder / "state.pt")
+        self._trainer().pack(folder / "state.pt")
         pack_answers(read_answers(self.answers_path), folder / "answers.npz")
         kept = {k: v for k, v in asdict(self.recipe).items() if k not in ("target", "prompts", "cache_gb")}
         (folder / "recipe.json").write_text(json.dumps(kept, indent=1) + "\n")

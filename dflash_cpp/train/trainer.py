@@ -152,20 +152,25 @@ class Trainer:
 
     _warm_from = 0
 
-    def save(self) -> None:
-        """Write the state beside the old one, then rename."""
-        state = {
+    def _progress(self) -> dict[str, Any]:
+        """What a state holds beside weights and optimisers."""
+        return {
             "config": self.student.config.to_dict(),
             "draft_tokens": self.student.draft_tokens.cpu(),
             "spread": self.student.spread.cpu(),
-            "model": self.student.model.state_dict(),
-            "averaged": self.averaged.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "step": self.step,
             "blocks": self.blocks,
             "seconds": self.seconds,
             "best": self.best,
             "curve": self.curve,
+        }
+
+    def save(self) -> None:
+        """Write the state beside the old one, then rename."""
+        state = self._progress() | {
+            "model": self.student.model.state_dict(),
+            "averaged": self.averaged.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "warm_from": self._warm_from,
         }
         _write_atomically(self._state_path, state)
@@ -173,19 +178,7 @@ class Trainer:
     def pack(self, path: Path) -> None:
         """Write what is needed to go on, and little more: the averaged weights in bfloat16, no optimiser state."""
         weights = {name: tensor.to(torch.bfloat16) for name, tensor in self.averaged.state_dict().items()}
-        state = {
-            "config": self.student.config.to_dict(),
-            "draft_tokens": self.student.draft_tokens.cpu(),
-            "spread": self.student.spread.cpu(),
-            "model": weights,
-            "averaged": weights,
-            "step": self.step,
-            "blocks": self.blocks,
-            "seconds": self.seconds,
-            "best": self.best,
-            "curve": self.curve,
-        }
-        _write_atomically(path, state)
+        _write_atomically(path, self._progress() | {"model": weights, "averaged": weights})
 
     # -- learning ---------------------------------------------------------------------------------------------
 
