@@ -19,15 +19,14 @@ from rich.table import Table
 import dflash_cpp
 from dflash_cpp import _core, models
 from dflash_cpp._core import NgramMap
+from dflash_cpp.bench.command import add_bench_arguments, run_bench
 from dflash_cpp.errors import DFlashError
-from dflash_cpp.llm import LLM
+from dflash_cpp.llm import LLM, Ahead
 from dflash_cpp.results import Chunk, Completion, Stats
 from dflash_cpp.train.command import add_eval_arguments, add_train_arguments, run_eval, run_train
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from dflash_cpp.bench import BenchPrompt
 
 USER_ERROR = 2
 TRAIN_EVAL = "train-eval"
@@ -65,6 +64,13 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
                        help="a DFlash drafter, a smaller GGUF of the vocabulary, or none (auto)")  # fmt: skip
     group.add_argument("--width", type=_width, default="auto", metavar="N",
                        help="tokens the drafter is asked for; auto (default): what pays here")  # fmt: skip
+    group.add_argument("--ahead", default="auto", metavar="WHEN",
+                       help="draft while the model verifies: auto (default: as it pays), on or off")  # fmt: skip
+    group.add_argument("--ahead-outcomes", type=int, default=4, metavar="N",
+                       help="outcomes that an ahead pass drafts for (4)")  # fmt: skip
+    group.add_argument("--drafter-device", metavar="DEVICE",
+                       help="where the drafter runs: CUDA1, CPU, rpc:HOST:PORT")  # fmt: skip
+    group.add_argument("--drafter-threads", type=int, metavar="N", help="its CPU threads (the model's)")
     group.add_argument("--n-ctx", type=int, default=4096, metavar="N", help="tokens the context holds (4096)")
     group.add_argument("--n-gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (-1: all)")
     group.add_argument("--n-threads", type=int, metavar="N", help="CPU threads (one per core)")
@@ -157,15 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
 
     bench = commands.add_parser("bench", help="measure plain decoding against table and drafter on prompts")
-    bench.add_argument("--workload", action="append", metavar="NAME",
-                       help="edit, prose, repeat or humaneval; may be repeated (edit and prose)")  # fmt: skip
-    bench.add_argument("--prompts", type=Path, metavar="FILE", help='your own: JSONL with "prompt" or "messages"')
-    bench.add_argument("--limit", type=int, metavar="N", help="take the first N prompts of each workload")
-    bench.add_argument("--repetitions", type=int, default=3, metavar="N", help="rounds per prompt (3)")
-    bench.add_argument("--max-tokens", "-n", type=int, default=128, metavar="N", help="tokens per prompt (128)")
-    bench.add_argument("--parts", action="store_true",
-                       help="with --drafter: time a step's passes in it and alone, and its overhead")  # fmt: skip
-    bench.add_argument("--json", action="store_true", help="print everything measured as JSON")
+    add_bench_arguments(bench)
     _add_model_arguments(bench)
 
     training = commands.add_parser("train", help="train a DFlash 2 drafter for a target; `train eval` measures it")
@@ -233,12 +231,17 @@ def _read_file(path: Path | None) -> str | None:
 
 
 def _load_llm(args: argparse.Namespace, ngram: NgramMap | bool, bars: _Bars, drafter: str | None = None) -> LLM:
+    ahead: Ahead = "auto" if drafter == "none" else args.ahead
     drafter = drafter or args.drafter
     try:
         return LLM(
             args.model,
             drafter=None if drafter == "none" else drafter,
             width=args.width,
+            ahead=ahead,
+            ahead_outcomes=args.ahead_outcomes,
+            drafter_device=args.drafter_device,
+            drafter_threads=args.drafter_threads,
             ngram=ngram,
             n_ctx=args.n_ctx,
             n_gpu_layers=args.n_gpu_layers,
@@ -382,7 +385,8 @@ def _run_chat(args: argparse.Namespace) -> int:
 def _run_tokenize(args: argparse.Namespace) -> int:
     bars = _Bars()
     args.n_ctx, args.n_gpu_layers, args.n_threads = 256, 0, 1
-    args.drafter, args.width = "none", "auto"
+    args.drafter, args.width, args.ahead, args.ahead_outcomes = "none", "auto", "auto", 4
+    args.drafter_device = args.drafter_threads = None
     args.type_k = args.type_v = "f16"
     args.flash_attention = "auto"
     with _load_llm(args, False, bars) as llm:
@@ -520,77 +524,10 @@ def _run_models(args: argparse.Namespace) -> int:
 
 
 def _run_bench(args: argparse.Namespace) -> int:
-    from dflash_cpp import bench
+    def load(with_drafter: bool) -> LLM:
+        return _load_llm(args, False, _Bars(), None if with_drafter else "none")
 
-    if args.repetitions < 1 or (args.limit is not None and args.limit < 1):
-        raise ValueError("--repetitions and --limit take 1 or more")
-    sets: dict[str, list[bench.BenchPrompt]] = {}
-    for name in args.workload or ([] if args.prompts else ["edit", "prose"]):
-        if name not in bench.WORKLOADS:
-            raise ValueError(f"unknown workload '{name}'; use one of {', '.join(bench.WORKLOADS)}")
-        sets[name] = bench.WORKLOADS[name]()
-    if args.prompts:
-        sets[args.prompts.name] = bench.load_prompts(args.prompts)
-    bars = _Bars()
-    if args.parts:
-        return _bench_parts(args, [item for prompts in sets.values() for item in prompts[: args.limit]], bars)
-    has_drafter = args.drafter != "none" and (args.drafter != "auto" or models.shipped_drafter(args.model))
-    modes = [mode for mode in bench.MODES.values() if has_drafter or not mode.drafter]
-    llms = {
-        mode.name: _load_llm(args, mode.ngram, bars, args.drafter if mode.drafter else "none") for mode in modes
-    }
-    reports: dict[str, bench.Run] = {}
-    for name, prompts in sets.items():
-        chosen = prompts[: args.limit]
-        with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-            task = progress.add_task(name, total=len(chosen))
-
-            def advance(_: object, progress: Progress = progress, task: TaskID = task) -> None:
-                progress.advance(task)
-
-            reports[name] = bench.measure(
-                lambda mode: llms[mode.name], args.model, chosen, modes,
-                max_tokens=args.max_tokens, repetitions=args.repetitions, on_result=advance,
-            )  # fmt: skip
-    if args.json:
-        print(json.dumps({name: run.to_dict() for name, run in reports.items()}))
-        return 0
-    table = Table(
-        "workload", "mode", "tokens/s", "ratio to plain", "95% interval", "tokens/verification", box=None
-    )
-    notes = []
-    for name, run in reports.items():
-        for mode_name in run.modes:
-            summary = run.summary(mode_name)
-            lengths = [r.acceptance_length[mode_name] for r in run.results]
-            table.add_row(name, mode_name, f"{summary['tokens_per_second']:.1f}", f"{summary['ratio']:.2f}",
-                          f"{summary['low']:.2f} - {summary['high']:.2f}",
-                          f"{sum(lengths) / len(lengths):.2f}")  # fmt: skip
-        notes += [f"{r.name}: {mode} {d}" for r in run.results for mode, d in r.divergence.items() if d]
-    output.print(table)
-    for note in notes:
-        output.print(note)
-    return 0
-
-
-def _bench_parts(args: argparse.Namespace, prompts: list[BenchPrompt], bars: _Bars) -> int:
-    from dflash_cpp.bench.parts import measure_parts
-
-    if args.width == "auto":
-        args.width = 5  # parts are those of drafting, paying or not
-    with _load_llm(args, False, bars) as llm:
-        rows = [measure_parts(llm, item.prompt, max_tokens=args.max_tokens) for item in prompts]
-    if args.json:
-        print(json.dumps([asdict(row) for row in rows]))
-        return 0
-    table = Table("prompt", "width", "draft", "verify", "inject", "draft alone", "verify alone", "step / alone",
-                  "overhead", box=None)  # fmt: skip
-    for item, row in zip(prompts, rows, strict=True):
-        times = (row.draft, row.verify, row.inject, row.draft_alone, row.verify_alone)
-        table.add_row(item.name, str(row.width), *(f"{t:.2f} ms" for t in times), f"{row.ratio:.3f}",
-                      f"{row.overhead:.2%}")  # fmt: skip
-    output.print(table)
-    return 0
+    return run_bench(args, load, errors, output)
 
 
 _COMMANDS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import secrets
@@ -16,6 +17,7 @@ from dflash_cpp.errors import BusyError, DFlashError
 from dflash_cpp.results import Chunk, Completion, FinishReason, Stats
 
 Prompt = str | Sequence[int] | Sequence[chat.Message]
+Ahead = Literal["auto", "on", "off"]
 Progress = Callable[[str, int, int], None]
 """Called as progress(stage, done, total): "load" in percent, "prefill" in tokens."""
 
@@ -87,6 +89,9 @@ class LLM:
     width
         Tokens that the drafter is asked for in each step. "auto": as many as promise the most tokens per second
         by what verifications, drafts and acceptance were measured to be, none where plain decoding is faster.
+    ahead
+        Whether the drafter works on the next draft while the model verifies the present one: "on", "off", or
+        "auto" for as it pays. "on" takes a DFlash drafter.
     ngram
         The k4v table: "auto" or True for a new one, an `NgramMap` to share or keep one, False for none.
     n_ctx
@@ -100,6 +105,8 @@ class LLM:
         llama.cpp RPC server of the same version; None lets llama.cpp choose.
     drafter_threads
         CPU threads of the drafter; None shares the model's own, which is best where both run on the CPU.
+    ahead_outcomes
+        Outcomes of a verification that an ahead pass drafts for, 1 to 8.
     n_batch
         Tokens per pass while a prompt is read.
     type_k, type_v
@@ -131,11 +138,13 @@ class LLM:
         drafter: str | os.PathLike[str] | None = "auto",
         ngram: Literal["auto"] | bool | NgramMap = "auto",
         width: int | Literal["auto"] = "auto",
+        ahead: Ahead = "auto",
         n_ctx: int = 4096,
         n_gpu_layers: int = -1,
         n_threads: int | None = None,
         drafter_device: str | None = None,
         drafter_threads: int | None = None,
+        ahead_outcomes: int = 4,
         n_batch: int = 512,
         type_k: str = "f16",
         type_v: str = "f16",
@@ -157,6 +166,10 @@ class LLM:
             raise ValueError(f"drafter_threads is {drafter_threads}; use 1 or more, or None to share the model's")
         if width != "auto" and (not isinstance(width, int) or not 1 <= width <= 63):
             raise ValueError(f"width is {width!r}; use 1 to 63, or 'auto'")
+        if ahead not in ("auto", "on", "off"):
+            raise ValueError(f"ahead is {ahead!r}; use 'auto', 'on' or 'off'")
+        if not isinstance(ahead_outcomes, int) or not 1 <= ahead_outcomes <= 8:
+            raise ValueError(f"ahead_outcomes is {ahead_outcomes!r}; use 1 to 8")
         path = models.resolve(model, report)
         if drafter == "auto":
             drafter_path = models.shipped_drafter(model)
@@ -179,7 +192,22 @@ class LLM:
             self._drafter = _load_drafter(
                 str(drafter_path), self._target, n_gpu_layers, drafter_threads or 0, drafter_device or ""
             )
-        self._session = _core.Session(self._target, self._ngram, self._drafter, 0 if width == "auto" else width)
+        self._session = self._new_session(self._ngram, width, ahead, ahead_outcomes)
+        if self._drafter is not None and (costs := models.cost_dir()) is not None:
+            self._session.keep_costs(str(costs))
+
+    def _new_session(self, ngram: NgramMap | None, width: int | str, ahead: str, outcomes: int) -> _core.Session:
+        assert self._target is not None
+        number = 0 if isinstance(width, str) else width
+        return _core.Session(self._target, ngram, self._drafter, number, ahead, outcomes)
+
+    def _variant(self, *, ngram: bool, width: int | Literal["auto"], ahead: str, ahead_outcomes: int = 4) -> LLM:
+        """Return another way to decode on the same loaded models; after one has run, reset before another does."""
+        other = copy.copy(self)
+        other._in_use, other._stepping = threading.Lock(), threading.Lock()
+        other._ngram = NgramMap() if ngram else None
+        other._session = self._new_session(other._ngram, width, ahead, ahead_outcomes)
+        return other
 
     # -- what it is -----------------------------------------------------------------------------------
 
@@ -490,8 +518,8 @@ class _Stream(Iterator[Chunk]):
 
 
 _LLM_OPTIONS = frozenset(
-    ["drafter", "width", "drafter_device", "drafter_threads", "ngram", "n_ctx", "n_gpu_layers", "n_threads",
-     "n_batch", "type_k", "type_v", "flash_attention", "progress", "report"]
+    ["drafter", "width", "ahead", "ahead_outcomes", "drafter_device", "drafter_threads", "ngram", "n_ctx",
+     "n_gpu_layers", "n_threads", "n_batch", "type_k", "type_v", "flash_attention", "progress", "report"]
 )  # fmt: skip
 _loaded_lock = threading.Lock()
 _loaded: tuple[object, LLM] | None = None

@@ -62,6 +62,16 @@ def cache_dir() -> Path:
     return Path(base) / "dflash-cpp"
 
 
+def cost_dir() -> Path | None:
+    """The folder for cost curves; None where it cannot be made, and curves are then measured anew."""
+    folder = cache_dir() / "costs"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder
+
+
 def _writable_cache() -> Path:
     folder = cache_dir() / "models"
     try:

@@ -1,6 +1,11 @@
 #include "bindings.h"
 
+#include <chrono>
+#include <cmath>
+#include <thread>
+
 #include "dflash/drafter.h"
+#include "dflash/error.h"
 #include "dflash/small_model_drafter.h"
 
 using dflash::Drafter;
@@ -13,6 +18,31 @@ using dflash::Target;
 using dflash::TargetOptions;
 using dflash::TokenProbability;
 using dflash::WalkOptions;
+
+// From its pass number `after_passes` on the drafter misbehaves: it dies, hangs for half a second, or computes NaN.
+static void inject_fault(Drafter & drafter, const std::string & kind, int after_passes) {
+    if (kind != "die" && kind != "hang" && kind != "nan") {
+        throw std::invalid_argument("fault is '" + kind + "'; use die, hang or nan");
+    }
+    drafter.set_after_pass([kind, left = after_passes](std::vector<Lattice> & lattices) mutable {
+        if (left-- > 0) {
+            return;
+        }
+        if (kind == "die") {
+            throw dflash::Error("a fault was injected");
+        }
+        if (kind == "hang") {
+            std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        }
+        for (Lattice & lattice : lattices) {
+            if (kind == "nan") {
+                const auto k = static_cast<std::size_t>(lattice.top_k());
+                const std::size_t n_scores = lattice.empty() ? k : k * k;
+                lattice.add_position(std::vector<dflash::Token>(k, 0), std::vector<float>(n_scores, NAN));
+            }
+        }
+    });
+}
 
 void bind_drafter(py::module_ & m) {
     py::class_<TokenProbability>(m, "TokenProbability")
@@ -70,6 +100,9 @@ void bind_drafter(py::module_ & m) {
                 return std::make_pair(std::move(states.hidden), std::move(states.logits));
             },
             py::arg("anchor"), py::arg("n_tokens"), release_gil())
+        .def("set_pace", &Drafter::set_pace, py::arg("us"))
+        .def("inject_fault", &inject_fault, py::arg("kind"), py::arg("after_passes"))
+        .def_property_readonly("threads_beside", &Drafter::threads_beside)
         .def_static("is_drafter_file", &Drafter::is_drafter_file, py::arg("path"))
         .def_property_readonly("n_past", [](const Drafter & drafter) { return drafter.n_past(); })
         .def_property_readonly("max_tokens", &Drafter::max_tokens)

@@ -1,7 +1,10 @@
 #include "bindings.h"
 
+#include <map>
+
 #include "dflash/session.h"
 
+using dflash::AheadStats;
 using dflash::Event;
 using dflash::GenerationOptions;
 using dflash::ModelDrafter;
@@ -9,6 +12,7 @@ using dflash::NgramMap;
 using dflash::SamplerOptions;
 using dflash::Session;
 using dflash::SourceStats;
+using dflash::SpeculatorOptions;
 using dflash::Stats;
 using dflash::StepResult;
 using dflash::Target;
@@ -62,7 +66,20 @@ void bind_session(py::module_ & m) {
     py::class_<SourceStats>(m, "SourceStats")
         .def_readonly("n_proposals", &SourceStats::n_proposals)
         .def_readonly("n_proposed", &SourceStats::n_proposed)
-        .def_readonly("n_accepted", &SourceStats::n_accepted);
+        .def_readonly("n_accepted", &SourceStats::n_accepted)
+        .def_readonly("offered_at", &SourceStats::offered_at)
+        .def_readonly("accepted_at", &SourceStats::accepted_at)
+        .def_readonly("n_steps", &SourceStats::n_steps)
+        .def_readonly("expected_tokens", &SourceStats::expected_tokens)
+        .def_readonly("expected_us", &SourceStats::expected_us)
+        .def_readonly("tokens", &SourceStats::tokens)
+        .def_readonly("us", &SourceStats::us);
+
+    py::class_<AheadStats>(m, "AheadStats")
+        .def_readonly("n_launched", &AheadStats::n_launched)
+        .def_readonly("n_outcomes", &AheadStats::n_outcomes)
+        .def_readonly("n_hits", &AheadStats::n_hits)
+        .def_readonly("hits_at", &AheadStats::hits_at);
 
     py::class_<Stats>(m, "Stats")
         .def_readonly("n_prompt", &Stats::n_prompt)
@@ -72,16 +89,31 @@ void bind_session(py::module_ & m) {
         .def_readonly("prefill_us", &Stats::prefill_us)
         .def_readonly("decode_us", &Stats::decode_us)
         .def_readonly("n_verifications", &Stats::n_verifications)
-        .def_readonly("ngram", &Stats::ngram)
-        .def_readonly("drafter", &Stats::drafter)
+        .def_property_readonly("sources",
+                               [](const Stats & stats) {
+                                   std::map<std::string, SourceStats> named;
+                                   for (int i = 0; i < dflash::n_sources; ++i) {
+                                       named[dflash::source_name(static_cast<dflash::Source>(i))] =
+                                           stats.sources[static_cast<std::size_t>(i)];
+                                   }
+                                   return named;
+                               })
+        .def_readonly("ahead", &Stats::ahead)
         .def_readonly("offered_at", &Stats::offered_at)
         .def_readonly("accepted_at", &Stats::accepted_at)
         .def_readonly("timeline", &Stats::timeline)
         .def_readonly("n_events_dropped", &Stats::n_events_dropped);
 
     py::class_<Session>(m, "Session", "One text being written, step by step.")
-        .def(py::init<std::shared_ptr<Target>, std::shared_ptr<NgramMap>, std::shared_ptr<ModelDrafter>, int>(),
-             py::arg("target"), py::arg("ngram"), py::arg("drafter") = nullptr, py::arg("width") = 0)
+        .def(
+            py::init([](std::shared_ptr<Target> target, std::shared_ptr<NgramMap> ngram,
+                        std::shared_ptr<ModelDrafter> drafter, int width, const std::string & ahead, int n_outcomes) {
+                return std::make_unique<Session>(std::move(target), std::move(ngram), std::move(drafter),
+                                                 SpeculatorOptions{width, dflash::ahead_of(ahead), n_outcomes});
+            }),
+            py::arg("target"), py::arg("ngram"), py::arg("drafter") = nullptr, py::arg("width") = 0,
+            py::arg("ahead") = "auto", py::arg("n_outcomes") = SpeculatorOptions{}.n_outcomes)
+        .def("keep_costs", &Session::keep_costs, py::arg("folder"))
         .def("begin", &Session::begin, py::arg("prompt"), py::arg("options"), release_gil())
         .def("prefill", &Session::prefill, py::arg("max_tokens"), release_gil())
         .def("step", &Session::step, release_gil())

@@ -10,6 +10,7 @@
 #include "dflash/error.h"
 #include "dflash/gguf_file.h"
 #include "dflash/log.h"
+#include "dflash/stats.h"
 #include "llama-ext.h"
 #include "llama-model.h"
 #include "llama.h"
@@ -208,10 +209,10 @@ void Drafter::load(const GgufFile & file, const DrafterOptions & options) {
 void Drafter::create_context(const DrafterOptions & options) {
     llama_context_params params = llama_context_default_params();
     // A block may stand at the very end of the target's context.
-    const int block_rows = max_blocks * block_size_;
+    const int block_rows = most_blocks * block_size_;
     params.n_ctx = static_cast<std::uint32_t>(target_->n_ctx() + block_rows);
     params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(std::max(target_->n_batch(), block_rows));
-    params.n_seq_max = max_blocks;
+    params.n_seq_max = most_blocks;
     params.kv_unified = true;  // blocks share the cells of the injected context
     params.n_outputs_max = static_cast<std::uint32_t>(block_rows);
     params.swa_full = true;
@@ -226,6 +227,12 @@ void Drafter::create_context(const DrafterOptions & options) {
         throw ModelError("llama.cpp cannot make a context for the drafter" + because(take_errors()));
     }
     llama_attach_threadpool(context_.get(), threadpool_->raw(), threadpool_->raw());
+    on_cpu_ = computes_on_cpu(*model_, options.n_gpu_layers) && target_->on_cpu();
+    const int n_threads = target_->n_threads();
+    // A drafter is small: a quarter of the cores. Where only one of the two needs cores, or it has its own, it may
+    // take them all, but for the one that the target's thread keeps.
+    const int beside = on_cpu_ ? n_threads / 4 : n_threads - 1;
+    beside_pool_ = options.n_threads > 0 ? threadpool_ : std::make_shared<Threadpool>(std::max(1, beside));
     // The selector's lattice comes back through the "nextn" embeddings, a row for every token of the batch.
     llama_set_embeddings_nextn(context_.get(), has_selector_, false);
     char causal[16] = {};
@@ -233,20 +240,13 @@ void Drafter::create_context(const DrafterOptions & options) {
     llama_set_causal_attn(context_.get(), std::strcmp(causal, "true") == 0);
 }
 
-Draft Drafter::draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) {
-    const Lattice drafted = lattice(committed.back(), n_tokens);
-    if (drafted.empty()) {
-        return {};
+void Drafter::run_beside(bool beside) {
+    if (beside != beside_) {
+        beside_ = beside;
+        const Threadpool & pool = beside ? *beside_pool_ : *threadpool_;
+        llama_attach_threadpool(context_.get(), pool.raw(), pool.raw());
+        llama_set_n_threads(context_.get(), pool.n_threads(), pool.n_threads());
     }
-    WalkOptions options;
-    options.temperature = sampling.temperature;
-    options.seed = sampling.seed;
-    options.anchor_position = static_cast<std::int64_t>(committed.size()) - 1;
-    Path path = drafted.walk(options);
-    if (!with_q) {
-        path.q.clear();
-    }
-    return {std::move(path.tokens), Source::drafter, std::move(path.q)};
 }
 
 void Drafter::absorb(int n_rows) {
@@ -338,7 +338,7 @@ void Drafter::decode_blocks(const std::vector<Tokens> & prefixes, int n_tokens, 
 
 void Drafter::forget_blocks() {
     llama_memory_t memory = llama_get_memory(context_.get());
-    for (llama_seq_id id = 1; id < max_blocks; ++id) {
+    for (llama_seq_id id = 1; id < most_blocks; ++id) {
         llama_memory_seq_rm(memory, id, -1, -1);
     }
     llama_memory_seq_rm(memory, 0, n_past_, -1);
@@ -358,9 +358,9 @@ std::vector<Lattice> Drafter::lattices(const Tokens & anchors, int n_tokens) {
 }
 
 std::vector<Lattice> Drafter::revealed_lattices(const std::vector<Tokens> & prefixes, int n_tokens) {
-    if (prefixes.size() > max_blocks) {
+    if (prefixes.size() > most_blocks) {
         throw std::invalid_argument(std::to_string(prefixes.size()) + " blocks in a pass; use at most " +
-                                    std::to_string(max_blocks));
+                                    std::to_string(most_blocks));
     }
     const int n = std::min(n_tokens, max_tokens());
     for (const Tokens & prefix : prefixes) {
@@ -373,6 +373,7 @@ std::vector<Lattice> Drafter::revealed_lattices(const std::vector<Tokens> & pref
     if (n < 1 || prefixes.empty() || broken_) {
         return {};
     }
+    const std::int64_t start = now_us();
     decode_blocks(prefixes, n, !has_selector_);
     std::vector<Lattice> drafted;
     for (std::size_t i = 0; i < prefixes.size(); ++i) {
@@ -381,6 +382,10 @@ std::vector<Lattice> Drafter::revealed_lattices(const std::vector<Tokens> & pref
                                         : read_logits_lattice(prefixes[i].front(), n, first_row));
     }
     forget_blocks();
+    sleep_until_us(start + pace_us_);
+    if (after_pass_) {
+        after_pass_(drafted);
+    }
     if (!std::all_of(drafted.begin(), drafted.end(), [](const Lattice & lattice) { return lattice.finite(); })) {
         broken_ = true;
         log(LogLevel::warn, "the drafter computes no finite scores (damaged weights?); going on without it");

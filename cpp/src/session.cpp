@@ -1,9 +1,12 @@
 #include "dflash/session.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <stdexcept>
 
 #include "dflash/error.h"
+#include "dflash/log.h"
+#include "file_io.h"
 
 namespace dflash {
 
@@ -29,9 +32,30 @@ private:
     std::atomic<bool> & busy_;
 };
 
+// A drafter's pass beside the target's: whatever happens, it is over when this object is.
+class Session::Flight {
+public:
+    Flight(Session & session, bool beside) : session_(session), beside_(beside) {
+        if (beside_) {
+            session_.target_->spare_threads(session_.speculator_.threads_beside());
+        }
+    }
+    ~Flight() {
+        if (beside_) {
+            session_.speculator_.land();
+            session_.target_->spare_threads(0);
+        }
+    }
+    bool beside() const { return beside_; }
+
+private:
+    Session & session_;
+    bool beside_;
+};
+
 Session::Session(std::shared_ptr<Target> target, std::shared_ptr<NgramMap> ngram,
-                 std::shared_ptr<ModelDrafter> drafter, int width)
-    : target_(std::move(target)), speculator_(std::move(ngram), std::move(drafter), width) {
+                 std::shared_ptr<ModelDrafter> drafter, const SpeculatorOptions & options)
+    : target_(std::move(target)), speculator_(std::move(ngram), std::move(drafter), options) {
     if (speculator_.ngram()) {
         speculator_.ngram()->bind_tokenizer(target_->tokenizer());
     }
@@ -67,31 +91,63 @@ void Session::begin(const Tokens & prompt, const GenerationOptions & options) {
     began_us_ = now_us();
     speculator_.begin(committed_);
     if (speculator_.needs_calibration() && target_->n_past() + CostModel::max_rows < target_->n_ctx()) {
-        speculator_.calibrate([this](int n_rows) { return target_->measure_us(n_rows, 1); },
-                              1 + target_->max_draft());
+        calibrate();
         began_us_ = now_us();
     }
     stats_.add_event({Event::Lane::host, "begin", 0, now_us() - began_us_});
 }
 
+Session::~Session() {
+    if (!speculator_.needs_calibration()) {
+        save_costs();
+    }
+}
+
+void Session::keep_costs(const std::string & folder) {
+    cost_key_ = target_->identity() + "|" + speculator_.identity() + "|" + DFLASH_VERSION + " " + DFLASH_LLAMA_TAG;
+    char name[32];
+    std::snprintf(name, sizeof(name), "%016llx.cost", static_cast<unsigned long long>(checksum(cost_key_)));
+    cost_path_ = folder + "/" + name;
+    speculator_.load_costs(cost_path_, cost_key_);
+}
+
+void Session::save_costs() const {
+    if (cost_path_.empty() || !speculator_.has_drafter()) {
+        return;
+    }
+    try {
+        speculator_.save_costs(cost_path_, cost_key_);
+    } catch (const std::runtime_error & error) {
+        log(LogLevel::warn, std::string("cannot keep the cost curve: ") + error.what());
+    }
+}
+
+void Session::calibrate() {
+    const auto measure_us = [this](int n_rows, bool beside) {
+        target_->spare_threads(beside ? speculator_.threads_beside() : 0);
+        const double us = target_->measure_us(n_rows, 1);
+        target_->spare_threads(0);
+        return us;
+    };
+    speculator_.calibrate(measure_us, 1 + target_->max_draft(), target_->n_past() + 1);
+    save_costs();
+}
+
 // Cuts the KV caches to what they share with `tokens`, at most `limit` positions.
 void Session::keep_common_prefix(const Tokens & tokens, std::size_t limit) {
-    ModelDrafter * drafter = speculator_.drafter();
-    const int known = std::min(target_->n_past(), drafter ? drafter->n_past() : target_->n_past());
+    const int known = std::min(target_->n_past(), speculator_.n_past());
     const std::size_t cached = std::min({static_cast<std::size_t>(known), committed_.size(), limit});
     const auto differs =
         std::mismatch(committed_.begin(), committed_.begin() + static_cast<std::ptrdiff_t>(cached), tokens.begin());
     target_->truncate(static_cast<int>(differs.first - committed_.begin()));
-    if (drafter) {
-        drafter->truncate(target_->n_past());
-    }
+    speculator_.truncate(target_->n_past());
 }
 
 // The drafter takes in the first n_rows of the target's last pass.
 void Session::absorb(int n_rows) {
-    if (speculator_.drafter() && n_rows > 0) {
+    if (speculator_.has_drafter() && n_rows > 0) {
         const std::int64_t start = now_us();
-        speculator_.drafter()->absorb(n_rows);
+        speculator_.absorb(n_rows);
         stats_.add_event({Event::Lane::drafter, "inject", start - began_us_, now_us() - began_us_, n_rows});
     }
 }
@@ -134,17 +190,21 @@ StepResult Session::step() {
     rows.insert(rows.end(), draft.tokens.begin(), draft.tokens.end());
 
     const std::int64_t proposed = now_us();
+    const Flight flight(*this, speculator_.launch(committed_, draft, options_.sampler, by_rejection()));
+    const std::int64_t launched = now_us();
     target_->verify(rows.data(), static_cast<int>(rows.size()));
     const std::int64_t verified = now_us();
     const Verdict verdict = judge(draft);
     const std::int64_t sampled = now_us();
-
     StepResult result = commit(verdict);
     const std::int64_t committed = now_us();
+    const Speculator::Landing landing = speculator_.land();
+    const std::int64_t landed = now_us();
     absorb(static_cast<int>(result.tokens.size()));  // the anchor and what followed it, but the new anchor
     const std::int64_t absorbed = now_us();
     target_->truncate(static_cast<int>(committed_.size()) - 1);
-    speculator_.learn(draft, verdict.n_accepted, committed_, static_cast<double>(verified - proposed));
+    speculator_.learn(draft, verdict.n_accepted, committed_, static_cast<double>(verified - launched),
+                      flight.beside());
     const std::int64_t end = now_us();
 
     const int n_rows = static_cast<int>(rows.size());
@@ -155,12 +215,20 @@ StepResult Session::step() {
     const bool drafted = draft.source == Source::drafter;
     ++stats_.n_verifications;
     stats_.decode_us += end - start;
-    stats_.add_draft(draft.source, n_rows - 1, verdict.n_accepted);
+    stats_.add_step({draft.source, n_rows - 1, verdict.n_accepted, static_cast<int>(verdict.tokens.size()),
+                     verified - start, draft.expected_tokens(), draft.expected_us});
+    stats_.ahead = speculator_.ahead_stats();
     note(drafted ? Event::Lane::drafter : Event::Lane::host, drafted ? "draft" : "propose", start, proposed,
          drafted ? n_rows - 1 : 0);
-    note(Event::Lane::target, "verify", proposed, verified, n_rows, verdict.n_accepted);
+    if (landing.n_rows > 0) {
+        note(Event::Lane::drafter, "ahead", landing.start_us, landing.end_us, landing.n_rows);
+    }
+    note(Event::Lane::target, "verify", launched, verified, n_rows, verdict.n_accepted);
     note(Event::Lane::host, "sample", verified, sampled);
     note(Event::Lane::host, "commit", sampled, committed);
+    if (landing.n_rows > 0) {
+        note(Event::Lane::host, "wait", committed, landed);
+    }
     note(Event::Lane::host, "learn", absorbed, end);
     return result;
 }
@@ -226,9 +294,7 @@ StepResult Session::commit(const Verdict & verdict) {
 void Session::reset() {
     Entry entry(busy_);
     target_->truncate(0);
-    if (speculator_.drafter()) {
-        speculator_.drafter()->truncate(0);
-    }
+    speculator_.truncate(0);
     committed_.clear();
     finish_reason_ = FinishReason::stop;
 }
@@ -244,9 +310,7 @@ std::vector<float> Session::logits(const Tokens & tokens, int n_single) {
                                    std::to_string(target_->n_ctx()));
     }
     target_->truncate(0);
-    if (speculator_.drafter()) {
-        speculator_.drafter()->truncate(0);  // its features are not gathered here
-    }
+    speculator_.truncate(0);  // the drafter's features are not gathered here
     finish_reason_ = FinishReason::stop;
     committed_ = tokens;
     const int n_batched = static_cast<int>(tokens.size()) - n_single;

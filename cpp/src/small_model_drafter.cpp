@@ -30,14 +30,13 @@ void SmallModelDrafter::follow(const Tokens & committed) {
     cached_.assign(committed.begin(), committed.end() - 1);
 }
 
-Draft SmallModelDrafter::draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) {
-    Draft draft;
+Path SmallModelDrafter::draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) {
+    Path draft;
     const int room = model_.n_ctx() - static_cast<int>(committed.size());
     const int wanted = std::min(n_tokens, room);
     if (wanted < 1) {
         return draft;
     }
-    draft.source = Source::drafter;
     follow(committed);
     // Penalties and grammar look at accepted text; a draft is a guess at it and does without them.
     SamplerOptions options = sampling;

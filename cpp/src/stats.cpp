@@ -1,6 +1,7 @@
 #include "dflash/stats.h"
 
 #include <chrono>
+#include <thread>
 
 namespace dflash {
 
@@ -12,14 +13,10 @@ void Stats::add_event(const Event & event) {
     }
 }
 
-void Stats::add_draft(Source source, int n_offered, int n_accepted) {
-    if (source == Source::none || n_offered == 0) {
-        return;
-    }
-    SourceStats & mine = source == Source::ngram ? ngram : drafter;
-    ++mine.n_proposals;
-    mine.n_proposed += n_offered;
-    mine.n_accepted += n_accepted;
+namespace {
+
+void count(std::vector<std::int64_t> & offered_at, std::vector<std::int64_t> & accepted_at, int n_offered,
+           int n_accepted) {
     const auto width = static_cast<std::size_t>(n_offered);
     if (offered_at.size() < width) {
         offered_at.resize(width);
@@ -31,9 +28,45 @@ void Stats::add_draft(Source source, int n_offered, int n_accepted) {
     }
 }
 
+}  // namespace
+
+void Stats::add_step(const Step & step) {
+    SourceStats & mine = sources[static_cast<std::size_t>(step.source)];
+    ++mine.n_steps;
+    mine.expected_tokens += step.expected_tokens;
+    mine.expected_us += step.expected_us;
+    mine.tokens += step.n_tokens;
+    mine.us += step.us;
+    if (step.n_offered == 0) {
+        return;
+    }
+    ++mine.n_proposals;
+    mine.n_proposed += step.n_offered;
+    mine.n_accepted += step.n_accepted;
+    count(mine.offered_at, mine.accepted_at, step.n_offered, step.n_accepted);
+    count(offered_at, accepted_at, step.n_offered, step.n_accepted);
+}
+
+const char * source_name(Source source) {
+    switch (source) {
+        case Source::ngram: return "ngram";
+        case Source::drafter: return "drafter";
+        case Source::continued: return "continued";
+        case Source::ahead: return "ahead";
+        case Source::none: break;
+    }
+    return "plain";
+}
+
 std::int64_t now_us() {
     using namespace std::chrono;
     return duration_cast<microseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+void sleep_until_us(std::int64_t us) {
+    if (const std::int64_t left = us - now_us(); left > 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(left));
+    }
 }
 
 }  // namespace dflash

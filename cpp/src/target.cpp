@@ -10,6 +10,7 @@
 #include "dflash/log.h"
 #include "dflash/stats.h"
 #include "llama-ext.h"
+#include "llama-model.h"
 #include "llama.h"
 
 namespace dflash {
@@ -76,6 +77,13 @@ void check(const TargetOptions & o) {
 std::string because(const std::string & reason) { return reason.empty() ? "" : ": " + reason; }
 
 }  // namespace
+
+bool computes_on_cpu(const llama_model & model, int n_gpu_layers) {
+    return n_gpu_layers == 0 ||
+           std::all_of(model.devices.begin(), model.devices.end(), [](const llama_device & device) {
+               return ggml_backend_dev_type(device.dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
+           });
+}
 
 MemoryUse memory_use(const llama_context * context) {
     MemoryUse use;
@@ -217,9 +225,18 @@ void Target::append(const Token * tokens, int n, bool with_logits) {
 void Target::prefill(const Token * tokens, int n) { append(tokens, n, false); }
 
 void Target::verify(const Token * tokens, int n) {
+    const std::int64_t start = now_us();
     append(tokens, n, true);
     llama_synchronize(context_.get());  // a device works on after the call; the caller's clock shall not stop early
+    sleep_until_us(start + pace_us_);
 }
+
+void Target::spare_threads(int n_threads) {
+    const int n = std::max(1, threadpool_->n_threads() - n_threads);
+    llama_set_n_threads(context_.get(), n, n);
+}
+
+bool Target::on_cpu() const { return computes_on_cpu(*model_, options_.n_gpu_layers); }
 
 double Target::measure_us(int n_rows, int n_repetitions) {
     const int before = n_past_;
@@ -288,6 +305,17 @@ Vocab Target::vocab() const { return Vocab(llama_model_get_vocab(model_.get()));
 std::string Target::description() const {
     char text[256] = {};
     llama_model_desc(model_.get(), text, sizeof(text));
+    return text;
+}
+
+std::string Target::identity() const {
+    std::string text = description() + "|" + std::to_string(model_bytes()) + "|" + std::to_string(tokenizer_) + "|" +
+                       std::to_string(n_threads()) + "|" + std::to_string(options_.n_gpu_layers) + "|" +
+                       options_.type_k + "|" + options_.type_v + "|" + options_.flash_attention + "|" +
+                       std::to_string(pace_us_);
+    for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        text += std::string("|") + ggml_backend_dev_description(ggml_backend_dev_get(i));
+    }
     return text;
 }
 

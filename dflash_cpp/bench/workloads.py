@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +61,39 @@ _EDIT = [
 _LOOP = "Row, row, row your boat, gently down the stream.\n" * 8
 
 
+_JSON = [
+    "a library with three books, each with title, author, year and whether it is lent",
+    "a weather report for five days with temperature, wind and a one-word summary",
+    "a recipe for pancakes with ingredients (name, amount, unit) and numbered steps",
+    "a shopping cart with four items, each with name, price and count, and the total",
+]
+
+_CHAT = [
+    "What is the difference between a list and a tuple in Python?",
+    "Explain to a child why the sky is blue.",
+    "Plan a weekend in a small town by the sea.",
+    "Give me three tips for sleeping better.",
+]
+
+
+def _json() -> list[BenchPrompt]:
+    return [
+        BenchPrompt(f"json/{i}", [{"role": "user", "content": f"Write JSON that describes {what}. JSON only."}])
+        for i, what in enumerate(_JSON)
+    ]
+
+
+def _chat() -> list[BenchPrompt]:
+    return [BenchPrompt(f"chat/{i}", [{"role": "user", "content": text}]) for i, text in enumerate(_CHAT)]
+
+
+def _random() -> list[BenchPrompt]:
+    """Text in which nothing can be predicted: letters and digits drawn at random."""
+    draw = random.Random(1)
+    letters = string.ascii_letters + string.digits + string.punctuation
+    return [BenchPrompt(f"random/{i}", "".join(draw.choices(letters, k=300))) for i in range(4)]
+
+
 def _prose() -> list[BenchPrompt]:
     return [BenchPrompt(f"prose/{i}", text) for i, text in enumerate(_PROSE)]
 
@@ -83,6 +118,9 @@ WORKLOADS: dict[str, Callable[[], list[BenchPrompt]]] = {
     "edit": _edit,
     "prose": _prose,
     "repeat": _repeat,
+    "json": _json,
+    "chat": _chat,
+    "random": _random,
     "humaneval": _humaneval,
 }
 

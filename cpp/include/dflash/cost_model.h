@@ -10,7 +10,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace dflash {
@@ -38,6 +40,15 @@ public:
     Choice best_width(const std::vector<float> & probabilities, const std::function<double(int)> & draft_us = {},
                       int least = 0) const;
 
+    // What was measured, and back again: rows, microseconds, and by how many measurements.
+    struct Measurement {
+        int n_rows = 0;
+        double us = 0.0;
+        int n = 0;
+    };
+    std::vector<Measurement> measurements() const;
+    static CostModel of(const std::vector<Measurement> & measurements);
+
     // Microseconds of a single row, the unit of everything here; 1 before anything was measured.
     double single_us() const { return single_us_; }
     bool measured() const { return observations_ > 0; }
@@ -52,11 +63,34 @@ private:
     struct Cell {
         double multiple = 0.0;  // of a single row's time
         int n = 0;              // measurements
+        int surprises = 0;      // the latest ones that were far slower than the mean
         long at = 0;            // observations_ when last measured
     };
     std::array<Cell, max_rows + 1> cells_{};  // [rows]; cell 1 counts only
     double single_us_ = 1.0;                  // of a single row; nothing measured: only ratios matter
     long observations_ = 0;
+};
+
+// Cost models by the length of the context that the rows attend to: attention grows, everything else does not.
+// A bucket that was never measured begins as the nearest one that was.
+class CostCurves {
+public:
+    CostModel & at(int n_context);
+    bool measured() const;
+
+    // Writes and reads the curves and what else the caller keeps with them, under a key that names all that they
+    // depend on. save throws std::runtime_error; load returns false, and changes nothing, where the file is
+    // missing, damaged, or of another key.
+    struct Others {
+        std::vector<CostModel> models;
+        std::vector<double> numbers;
+    };
+    void save(const std::string & path, const std::string & key, const Others & others) const;
+    bool load(const std::string & path, const std::string & key, Others & others);
+
+private:
+    static constexpr int n_buckets = 12;  // up to 512 tokens, 1024, 2048, ...
+    std::array<CostModel, n_buckets> buckets_;
 };
 
 }  // namespace dflash

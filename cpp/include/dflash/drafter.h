@@ -6,11 +6,13 @@
 // returns the lattice. Invariant between calls: the cache holds the injected positions [0, n_past) and nothing
 // of any draft.
 //
-// Shares the target and its threadpool: the two take turns. A target has one drafter at a time. One thread at a
-// time.
+// Shares the target, and its threadpool while the two take turns; beside the target's pass it has a pool of its
+// own. A target has one drafter at a time. One thread at a time, whichever.
 
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,9 +35,9 @@ struct DrafterOptions {
     std::string device;      // as find_device takes it; empty: as llama.cpp chooses
 };
 
-class Drafter : public ModelDrafter {
+class Drafter : public BlockDrafter {
 public:
-    static constexpr int max_blocks = 8;
+    static constexpr int most_blocks = 9;  // of a pass: what may happen, and the anchor alone
     static constexpr int max_pending = 64;
 
     // Whether the file is a DFlash drafter (by its architecture). Throws ModelError on a file that is no GGUF.
@@ -46,8 +48,6 @@ public:
     Drafter(const std::string & path, std::shared_ptr<Target> target, const DrafterOptions & options);
     ~Drafter() override;
 
-    // One pass and a walk with the target's noise: greedy at temperature 0.
-    Draft draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) override;
     // Takes the features of the first n_rows of the target's last pass, which began at position n_past(). They are
     // injected with the next draft, or when there are many: on steps that draft nothing they cost next to nothing.
     void absorb(int n_rows) override;
@@ -57,11 +57,11 @@ public:
     // later draft is empty too.
     Lattice lattice(Token anchor, int n_tokens);
     // The same for several anchors at that position, in one pass over blocks that share the injected context:
-    // one lattice each, in order; none where the drafter is broken. At most max_blocks anchors.
+    // one lattice each, in order; none where the drafter is broken. At most max_blocks() anchors.
     std::vector<Lattice> lattices(const Tokens & anchors, int n_tokens);
     // The same with revealed prefixes: blocks [anchor, x1 .. xr, MASK ...] of n_tokens + 1 rows. Of each lattice
     // only the positions after the prefix mean anything; walk it from r + 1 with xr as predecessor.
-    std::vector<Lattice> revealed_lattices(const std::vector<Tokens> & prefixes, int n_tokens);
+    std::vector<Lattice> revealed_lattices(const std::vector<Tokens> & prefixes, int n_tokens) override;
 
     // The same pass for whoever checks the drafter: final hidden states and logits of every block position.
     struct BlockStates {
@@ -72,7 +72,17 @@ public:
 
     void truncate(int n_tokens) override;
     int n_past() const override { return n_past_ + n_pending_; }
-    int max_tokens() const { return block_size_ - 1; }
+    int max_tokens() const override { return block_size_ - 1; }
+    int max_blocks() const override { return most_blocks; }
+    // Beside the target's pass it computes in a threadpool of its own.
+    void run_beside(bool beside) override;
+    int threads_beside() const override { return on_cpu_ ? beside_pool_->n_threads() : 0; }
+    // Every pass takes at least so many microseconds, the rest slept: a paced run.
+    void set_pace(std::int64_t us) { pace_us_ = us; }
+    // Called after each pass, on its thread, with the lattices; may throw, wait or spoil them: fault injection.
+    void set_after_pass(std::function<void(std::vector<Lattice> &)> after_pass) {
+        after_pass_ = std::move(after_pass);
+    }
     int top_k() const { return top_k_; }
     bool has_selector() const { return has_selector_; }
     bool broken() const { return broken_; }
@@ -94,7 +104,8 @@ private:
     Lattice read_logits_lattice(Token anchor, int n_tokens, int first_row) const;
 
     std::shared_ptr<Target> target_;
-    std::shared_ptr<Threadpool> threadpool_;
+    std::shared_ptr<Threadpool> threadpool_;   // in turn with the target
+    std::shared_ptr<Threadpool> beside_pool_;  // beside it
     std::shared_ptr<llama_model> model_;
     std::unique_ptr<llama_context, Free> context_;
     std::vector<int> taps_;       // target layers whose input is read
@@ -109,6 +120,10 @@ private:
     bool has_selector_ = false;
     std::shared_ptr<const Codebooks> codebooks_;  // null: the lattice's rows have no room for the gate
     bool broken_ = false;
+    bool on_cpu_ = true;  // as the target is: their passes share cores
+    bool beside_ = false;
+    std::int64_t pace_us_ = 0;
+    std::function<void(std::vector<Lattice> &)> after_pass_;
 };
 
 }  // namespace dflash

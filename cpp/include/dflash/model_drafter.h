@@ -1,5 +1,5 @@
-// What the speculator needs of a model that drafts, whichever kind it is: DFlash (Drafter) or a small language
-// model (SmallModelDrafter). And Draft, what any source returns.
+// What the speculator needs of a model that drafts, of either kind: one that fills a block in a pass and gives
+// lattices (Drafter, a DFlash model), or one that writes token by token (SmallModelDrafter).
 
 #pragma once
 
@@ -9,26 +9,13 @@
 
 #include "dflash/lattice.h"
 #include "dflash/sampler.h"
-#include "dflash/stats.h"
 #include "dflash/token.h"
 
 namespace dflash {
 
-struct Draft {
-    Tokens tokens;  // may be empty: plain decoding
-    Source source = Source::none;
-    // [tokens.size()] the distribution that each token was drawn from; empty for a source that proposes one
-    // token with certainty (q is then 1 for it).
-    std::vector<std::vector<TokenProbability>> q;
-};
-
 class ModelDrafter {
 public:
     virtual ~ModelDrafter() = default;
-
-    // At most n_tokens to follow `committed`, drawn with the target's own noise (sampling.seed) at the target's
-    // temperature. May be empty. with_q: fill in Draft::q, which rejection sampling needs.
-    virtual Draft draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) = 0;
 
     // The first n_rows rows of the target's last pass are committed; called before the target's next pass.
     virtual void absorb(int n_rows) = 0;
@@ -40,6 +27,31 @@ public:
     virtual int n_past() const { return std::numeric_limits<int>::max(); }
 
     virtual std::uint64_t model_bytes() const = 0;
+};
+
+class TokenDrafter : public ModelDrafter {
+public:
+    // At most n_tokens to follow `committed`, drawn with the target's own noise (sampling.seed) at the target's
+    // temperature. May be empty. with_q: fill in Path::q; Path::probabilities stays empty.
+    virtual Path draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) = 0;
+};
+
+// May be asked for blocks on another thread while the target works; everything else is for the target's thread,
+// and nothing of it while a block is being drafted.
+class BlockDrafter : public ModelDrafter {
+public:
+    // A lattice for each prefix [anchor, x1 .. xr], whose anchor stands at position n_past(): one pass over blocks
+    // [anchor, x1 .. xr, MASK ...] of n_tokens + 1 rows. Only positions after the prefix mean anything. Empty
+    // where the drafter is of no use any more. Throws Error where llama.cpp fails.
+    virtual std::vector<Lattice> revealed_lattices(const std::vector<Tokens> & prefixes, int n_tokens) = 0;
+
+    virtual int max_tokens() const = 0;  // of a block, the anchor not counted
+    virtual int max_blocks() const = 0;  // in a pass
+
+    // From now on passes run beside the target's (true), or in turn with them (false).
+    virtual void run_beside(bool) {}
+    // CPU threads that the target should leave alone while a pass runs beside its own; 0: another device drafts.
+    virtual int threads_beside() const { return 0; }
 };
 
 }  // namespace dflash

@@ -49,10 +49,16 @@ struct StepResult {
 
 class Session {
 public:
-    // ngram and drafter may be null; width: tokens that the drafter is asked for, 0: automatic. Throws NgramMapError where the
-    // table belongs to another tokenizer, std::invalid_argument on a bad width.
+    // ngram and drafter may be null. Throws NgramMapError where the table belongs to another tokenizer,
+    // std::invalid_argument on a bad option.
     Session(std::shared_ptr<Target> target, std::shared_ptr<NgramMap> ngram, std::shared_ptr<ModelDrafter> drafter,
-            int width);
+            const SpeculatorOptions & options);
+
+    ~Session();
+
+    // Takes the cost model from a file in this folder where one is there for the same models, devices, threads and
+    // build; writes it there once measured, and at the end what was learned since.
+    void keep_costs(const std::string & folder);
 
     // Throws std::invalid_argument (an option, an empty prompt, an id out of range), ContextOverflowError.
     void begin(const Tokens & prompt, const GenerationOptions & options);
@@ -74,7 +80,11 @@ public:
     std::vector<float> logits(const Tokens & tokens, int n_single);
 
 private:
-    class Entry;  // marks the session busy while a call is inside
+    class Entry;   // marks the session busy while a call is inside
+    class Flight;  // ends a drafter's pass beside the target's with the step
+
+    void calibrate();
+    void save_costs() const;
 
     void keep_common_prefix(const Tokens & tokens, std::size_t limit);
     int room() const;
@@ -92,6 +102,8 @@ private:
     FinishReason finish_reason_ = FinishReason::stop;
     Stats stats_;
     std::int64_t began_us_ = 0;
+    std::string cost_path_;  // empty: costs are not kept
+    std::string cost_key_;
     std::atomic<bool> busy_{false};
 };
 

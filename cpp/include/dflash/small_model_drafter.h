@@ -13,12 +13,12 @@
 
 namespace dflash {
 
-class SmallModelDrafter : public ModelDrafter {
+class SmallModelDrafter : public TokenDrafter {
 public:
     // Throws ModelError (the file), IncompatibleDrafterError (another tokenizer), std::invalid_argument.
     SmallModelDrafter(const std::string & path, const Target & target, const TargetOptions & options);
 
-    Draft draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) override;
+    Path draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) override;
     void absorb(int) override {}
     void truncate(int n_tokens) override;
     std::uint64_t model_bytes() const override { return model_.model_bytes(); }

@@ -33,6 +33,9 @@ struct MemoryUse {
 
 MemoryUse memory_use(const llama_context * context);
 
+// Whether a model's layers compute on this machine's CPU: not on a GPU, not on another machine.
+bool computes_on_cpu(const llama_model & model, int n_gpu_layers);
+
 struct TargetOptions {
     int n_ctx = 4096;            // tokens the context holds; 0: as many as the model was trained for
     int n_gpu_layers = -1;       // layers on the GPU; -1: all
@@ -68,6 +71,14 @@ public:
     // Median microseconds of a verification of n_rows after the present text, which stays as it is.
     double measure_us(int n_rows, int n_repetitions);
 
+    // CPU threads that the next passes leave to a drafter beside them; one at least remains. Where the model
+    // computes elsewhere it makes no difference.
+    void spare_threads(int n_threads);
+    // Every verification takes at least so many microseconds, the rest slept: a paced run.
+    void set_pace(std::int64_t us) { pace_us_ = us; }
+    // Whether all layers compute on this machine's CPU.
+    bool on_cpu() const;
+
     // Removes everything from position n_tokens on. False where this model's state cannot be cut there
     // (recurrent layers): then the cache is empty and must be filled again.
     bool truncate(int n_tokens);
@@ -94,6 +105,8 @@ public:
     std::uint64_t tokenizer() const { return tokenizer_; }
     const std::string & path() const { return path_; }
     std::string description() const;
+    // All that the time of a pass depends on, but the machine's load: model, devices, threads, KV cache.
+    std::string identity() const;
     std::string chat_template() const;  // empty where the model has none
     std::string metadata(const std::string & key) const;
     std::uint64_t model_bytes() const;
@@ -125,6 +138,7 @@ private:
     int n_ctx_ = 0;
     int n_past_ = 0;
     int max_draft_ = 0;
+    std::int64_t pace_us_ = 0;
     std::vector<int> feature_layers_;
 };
 
