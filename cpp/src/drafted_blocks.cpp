@@ -48,9 +48,9 @@ const DraftedBlock * DraftedBlocks::best(const Tokens & committed) const {
     return best;
 }
 
-const DraftedBlock * DraftedBlocks::base(const Tokens & committed) const {
+const DraftedBlock * DraftedBlocks::base(int anchor_position) const {
     for (const DraftedBlock & block : blocks_) {
-        if (block.prefix.size() == 1 && block.first_position(committed) == 1) {
+        if (block.prefix.size() == 1 && block.anchor_position == anchor_position) {
             return &block;
         }
     }

@@ -444,7 +444,7 @@ CostModel::Choice Speculator::ahead_choice(bool hopeful) const {
         (known && !hopeful ? beside_acceptance_ : acceptance(Source::drafter)).probabilities(n);
     if (!known && !hopeful) {
         for (float & hope : hopes) {
-            hope *= 0.9f;
+            hope *= 0.7f + 0.3f * hope;  // the surer the drafter, the more often its outcomes come true
         }
     }
     const bool timed = beside_cost_.measured();
@@ -563,7 +563,7 @@ bool Speculator::launch(const Tokens & committed, const Draft & draft, const Sam
     flight.anchor = committed.back();
     flight.anchor_position = static_cast<int>(committed.size()) - 1;
     flight.next_width = std::max(2, automatic() ? ahead_choice(false).width : options_.width);
-    const DraftedBlock * base = blocks_.base(committed);
+    const DraftedBlock * base = blocks_.base(flight.anchor_position);
     flight.has_base = base != nullptr;
     if (base) {
         flight.base = base->lattice;
@@ -574,6 +574,8 @@ bool Speculator::launch(const Tokens & committed, const Draft & draft, const Sam
     flight.noise.temperature = with_q ? 0.0f : sampling.temperature;
     flight.noise.seed = sampling.seed;
     flight.noise.anchor_position = flight.anchor_position;
+    landed_.noise = flight.noise;
+    landed_.by_rejection = with_q;
     try {
         blocks_drafter_->run_beside(true);
         worker_.start([this, flight = std::move(flight)] { draft_ahead(flight); });
@@ -609,6 +611,24 @@ Speculator::Landing Speculator::land() {
     return landed_.landing;
 }
 
+// The block at this step's anchor came too late to be offered. It is what a fresh draft would have been: how it
+// would have fared tells what drafting in turn is worth.
+void Speculator::learn_what_fresh_would_be(const Draft & draft, const Tokens & committed) {
+    const DraftedBlock * base = blocks_.base(draft.position - 1);
+    const int n_known = static_cast<int>(committed.size()) - draft.position;
+    if (!base || landed_.by_rejection || draft.walked_by == Source::drafter || n_known < 1) {
+        return;
+    }
+    WalkOptions options = landed_.noise;
+    options.n_tokens = n_known;
+    const Path path = base->lattice.walk(options);
+    const auto n = static_cast<std::ptrdiff_t>(path.tokens.size());
+    const auto differs =
+        std::mismatch(path.tokens.begin(), path.tokens.end(), committed.begin() + draft.position).first;
+    acceptance(Source::drafter)
+        .observe(static_cast<int>(differs - path.tokens.begin()), static_cast<int>(n), path.probabilities);
+}
+
 void Speculator::learn(const Draft & draft, int n_accepted, const Tokens & committed, double verify_us, bool beside) {
     const int n_offered = static_cast<int>(draft.tokens.size());
     if (beside) {
@@ -631,6 +651,9 @@ void Speculator::learn(const Draft & draft, int n_accepted, const Tokens & commi
     }
     if (by_drafter(draft.source)) {
         drafter_accepted_ += 0.1 * (n_accepted - drafter_accepted_);
+    }
+    if (beside) {
+        learn_what_fresh_would_be(draft, committed);
     }
     const auto bonus_at = static_cast<std::size_t>(draft.position + n_accepted);
     const std::vector<Outcome> & outcomes = landed_.outcomes;

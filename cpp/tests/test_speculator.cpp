@@ -199,11 +199,11 @@ TEST(blocks_are_of_use_where_what_they_know_came_true) {
     blocks.add({guessed});  // the same anchor: the others stay
     CHECK(blocks.best(text)->prefix == guessed.prefix);
     CHECK(blocks.best(counting(8))->prefix == base.prefix);
-    CHECK(blocks.base(counting(8)) != nullptr);
-    CHECK(blocks.base(text) == nullptr);
+    CHECK(blocks.base(7) != nullptr);
+    CHECK(blocks.base(9) == nullptr);
     blocks.add({fresh});
     CHECK(blocks.best(text)->prefix == fresh.prefix);
-    CHECK(blocks.base(text) != nullptr);
+    CHECK(blocks.base(9) != nullptr);
     CHECK(blocks.best(counting(8)) == nullptr);
 }
 
@@ -317,8 +317,8 @@ TEST(automatic_drafts_ahead_where_waiting_costs) {
         },
         12, 8);
     const Run run = write(speculator, 400, 8.0);
-    CHECK(run.ahead.n_launched > run.steps * 3 / 4);
-    CHECK(times(run, Source::ahead) + times(run, Source::continued) > run.steps * 3 / 4);
+    CHECK(run.ahead.n_launched > run.steps / 2);
+    CHECK(times(run, Source::ahead) + times(run, Source::continued) > run.steps / 2);
 }
 
 TEST(automatic_drafts_in_turn_where_the_two_disturb_each_other) {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from dflash_cpp import bench, models
 from dflash_cpp.bench import pictures
+from dflash_cpp.bench.second_device import second_device
 from dflash_cpp.llm import LLM
 
 Load = Callable[[bool], LLM]
@@ -38,6 +40,8 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--pace", metavar="TIMES",
                       help="target=60,drafter=18: a verification and a drafter's pass take that many "
                            "milliseconds at least, as on a machine whose parts do not compete")  # fmt: skip
+    what.add_argument("--second-device", action="store_true",
+                      help="the drafter in another process over RPC, each on a core of its own")  # fmt: skip
     what.add_argument("--parts", action="store_true",
                       help="with --drafter: time a step's passes in it and alone, and its overhead")  # fmt: skip
     what.add_argument("--curve", action="store_true",
@@ -87,21 +91,12 @@ def run_bench(args: argparse.Namespace, load: Load, errors: Console, output: Con
     pace = parse_pace(args.pace)
     has_drafter = args.drafter != "none" and (args.drafter != "auto" or models.shipped_drafter(args.model))
     modes = _modes(args, bool(has_drafter))
-    pool = bench.ModePool(load, pace=pace, outcomes=args.ahead_outcomes)
-    reports: dict[str, bench.Run] = {}
-    for name, prompts in sets.items():
-        chosen = prompts[: args.limit]
-        with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-            task = progress.add_task(name, total=len(chosen))
-
-            def advance(_: object, progress: Progress = progress, task: TaskID = task) -> None:
-                progress.advance(task)
-
-            reports[name] = bench.measure(
-                pool, args.model, chosen, modes, max_tokens=args.max_tokens, repetitions=args.repetitions,
-                on_result=advance,
-            )  # fmt: skip
-    pool.close()
+    with _devices(args):
+        pool = bench.ModePool(load, pace=pace, outcomes=args.ahead_outcomes)
+        try:
+            reports = _measure(args, pool, sets, modes, errors)
+        finally:
+            pool.close()  # before its devices go
     note = f"(paced: verification {pace[0]:g} ms, drafter's pass {pace[1]:g} ms)" if any(pace) else ""
     if args.picture:
         pictures.draw_ratios(reports, args.picture, note)
@@ -123,6 +118,39 @@ def run_bench(args: argparse.Namespace, load: Load, errors: Console, output: Con
                 if verdict:
                     output.print(f"{r.name}: {mode} {verdict}")
     return 0
+
+
+@contextmanager
+def _devices(args: argparse.Namespace) -> Iterator[None]:
+    """With --second-device: the drafter behind a server, and one thread for the target."""
+    if not args.second_device:
+        yield
+        return
+    if args.drafter_device:
+        raise ValueError("--second-device and --drafter-device are both given; use one")
+    with second_device() as name:
+        args.drafter_device, args.n_threads = name, 1
+        yield
+
+
+def _measure(
+    args: argparse.Namespace, pool: bench.ModePool, sets: dict[str, list[bench.BenchPrompt]],
+    modes: list[bench.Mode], errors: Console,
+) -> dict[str, bench.Run]:  # fmt: skip
+    reports: dict[str, bench.Run] = {}
+    for name, prompts in sets.items():
+        chosen = prompts[: args.limit]
+        with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+            task = progress.add_task(name, total=len(chosen))
+
+            def advance(_: object, progress: Progress = progress, task: TaskID = task) -> None:
+                progress.advance(task)
+
+            reports[name] = bench.measure(
+                pool, args.model, chosen, modes, max_tokens=args.max_tokens, repetitions=args.repetitions,
+                on_result=advance,
+            )  # fmt: skip
+    return reports
 
 
 def _modes(args: argparse.Namespace, has_drafter: bool) -> list[bench.Mode]:
@@ -153,7 +181,7 @@ def _table(reports: dict[str, bench.Run]) -> Table:
 def _details(reports: dict[str, bench.Run]) -> Table:
     """What each source did, summed over a workload's prompts (last repetition)."""
     table = Table(
-        "workload", "mode", "source", "steps", "drafts", "accepted/draft", "by position", "expected tokens/s",
+        "workload", "mode", "source", "steps", "drafts", "width", "accepted/draft", "by position", "expected tokens/s",
         "realised", "ahead hits", box=None,
     )  # fmt: skip
     for name, run in reports.items():
@@ -169,6 +197,7 @@ def _details(reports: dict[str, bench.Run]) -> Table:
                 mine = [s.sources[source] for s in stats if source in s.sources]
                 drafts = sum(m["proposals"] for m in mine)
                 accepted = sum(m["accepted"] for m in mine)
+                width = sum(m["proposed"] for m in mine) / max(1, drafts)
                 longest: list[float] = max((m["acceptance_by_position"] for m in mine), key=len, default=[])
                 positions = []
                 for i in range(min(len(longest), 5)):
@@ -183,7 +212,7 @@ def _details(reports: dict[str, bench.Run]) -> Table:
                     for key in ("expected_tokens_per_second", "realised_tokens_per_second")
                 ]
                 table.add_row(
-                    name, mode, source, f"{n_steps:.0f}", str(drafts), f"{accepted / max(1, drafts):.2f}",
+                    name, mode, source, f"{n_steps:.0f}", str(drafts), f"{width:.1f}", f"{accepted / max(1, drafts):.2f}",
                     " ".join(positions), f"{weighted[0]:.1f}", f"{weighted[1]:.1f}",
                     f"{hits} of {launched}" if source == "ahead" else "",
                 )  # fmt: skip

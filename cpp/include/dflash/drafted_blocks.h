@@ -37,8 +37,8 @@ public:
 
     // The usable block that knows the most; of equals the one with the later anchor. Null where none is usable.
     const DraftedBlock * best(const Tokens & committed) const;
-    // The block that was given the last committed token alone; null where it is not here.
-    const DraftedBlock * base(const Tokens & committed) const;
+    // The block to which nothing but its anchor, at this index of the text, was shown; null where it is not here.
+    const DraftedBlock * base(int anchor_position) const;
 
 private:
     std::vector<DraftedBlock> blocks_;

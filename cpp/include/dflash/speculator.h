@@ -129,6 +129,7 @@ private:
     bool wants_ahead(const Draft & draft);
     struct Flight;
     void draft_ahead(const Flight & flight);
+    void learn_what_fresh_would_be(const Draft & draft, const Tokens & committed);
     Acceptance & acceptance(Source source) { return acceptance_[static_cast<std::size_t>(source)]; }
     const Acceptance & acceptance(Source source) const { return acceptance_[static_cast<std::size_t>(source)]; }
 
@@ -164,6 +165,8 @@ private:
     struct Landed {
         std::vector<DraftedBlock> blocks;
         std::vector<Outcome> outcomes;  // drafted for
+        WalkOptions noise;              // of the step's anchor; set before the job begins
+        bool by_rejection = false;      // as that
         Landing landing;
         double base_us = 0.0;
         double outcomes_us = 0.0;
