@@ -181,8 +181,8 @@ def _table(reports: dict[str, bench.Run]) -> Table:
 def _details(reports: dict[str, bench.Run]) -> Table:
     """What each source did, summed over a workload's prompts (last repetition)."""
     table = Table(
-        "workload", "mode", "source", "steps", "drafts", "width", "accepted/draft", "by position", "expected tokens/s",
-        "realised", "ahead hits", box=None,
+        "workload", "mode", "source", "steps", "drafts", "width", "accepted/draft", "by position",
+        "expected tokens/s", "realised", "ahead hits", box=None,
     )  # fmt: skip
     for name, run in reports.items():
         for mode in run.modes:
@@ -212,7 +212,8 @@ def _details(reports: dict[str, bench.Run]) -> Table:
                     for key in ("expected_tokens_per_second", "realised_tokens_per_second")
                 ]
                 table.add_row(
-                    name, mode, source, f"{n_steps:.0f}", str(drafts), f"{width:.1f}", f"{accepted / max(1, drafts):.2f}",
+                    name, mode, source, f"{n_steps:.0f}", str(drafts), f"{width:.1f}",
+                    f"{accepted / max(1, drafts):.2f}",
                     " ".join(positions), f"{weighted[0]:.1f}", f"{weighted[1]:.1f}",
                     f"{hits} of {launched}" if source == "ahead" else "",
                 )  # fmt: skip
