@@ -96,7 +96,8 @@ class Stats:
     sources
         For each draft source ("ngram", "drafter": drafted while the target waited, "continued": the rest of an
         earlier block, "ahead": drafted while the target verified) the drafts offered ("proposals"), the tokens
-        in them ("proposed"), those accepted ("accepted"), and "acceptance_by_position".
+        in them ("proposed"), those accepted ("accepted"), and "acceptance_by_position". Tokens of the table behind
+        a drafter's count as a proposal of the table.
     choices
         What each step chose, and why: for "plain" and each source its steps, and the tokens per second that
         were expected of them and came true.

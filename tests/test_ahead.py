@@ -149,9 +149,11 @@ def test_the_timeline_shows_both_at_work(plain: LLM) -> None:
         stats = llm.generate("Once upon a time", max_tokens=40).stats
     passes = [e for e in stats.timeline if e.name == "ahead"]
     verifications = [e for e in stats.timeline if e.name == "verify"]
-    assert len(passes) == len(verifications) == stats.ahead["launched"] == stats.verifications
+    assert len(passes) == stats.ahead["launched"] >= len(verifications) - 1  # not beside the very last token
+    assert len(verifications) == stats.verifications
     overlap = sum(
-        max(0.0, min(a.end, v.end) - max(a.start, v.start)) for a, v in zip(passes, verifications, strict=True)
+        max(0.0, min(a.end, v.end) - max(a.start, v.start))
+        for a, v in zip(passes, verifications)  # noqa: B905
     )
     assert overlap > 0.5 * sum(min(a.end - a.start, v.end - v.start) for a, v in zip(passes, verifications))  # noqa: B905
     assert 0.0 <= stats.target_idle_share < 1.0 and 0.0 < stats.drafter_busy_share <= 1.0

@@ -11,7 +11,7 @@ namespace dflash {
 namespace {
 
 std::mutex mutex;
-std::string errors;
+thread_local std::string errors;          // two contexts at work on two threads each have their own
 LogLevel threshold = LogLevel::error;     // for llama.cpp's messages
 LogLevel own_threshold = LogLevel::warn;  // for ours, which are few
 LogLevel previous = LogLevel::error;      // level of the line that GGML_LOG_LEVEL_CONT goes on with

@@ -289,6 +289,20 @@ float NgramMap::acceptance(const Value & value, int match_length) const {
 Proposal NgramMap::propose(int max_tokens) {
     ++revision_;
     pending_ = {};
+    return look_up({}, max_tokens, pending_);
+}
+
+Proposal NgramMap::propose_after(const Tokens & more, int max_tokens) {
+    Pending unused;
+    const std::size_t size = context_.size();
+    context_.insert(context_.end(), more.begin(), more.end());
+    Proposal proposal = look_up(more, max_tokens, unused);
+    context_.resize(size);
+    return proposal;
+}
+
+// The last `more` tokens of the context are in neither the rolling hashes nor the corpus.
+Proposal NgramMap::look_up(const Tokens & more, int max_tokens, Pending & pending) {
     Proposal proposal;
     const std::size_t wanted = static_cast<std::size_t>(std::max(0, std::min(max_tokens, options_.size_m)));
     for (std::size_t i = 0; i < levels_.size() && wanted > 0; ++i) {
@@ -296,7 +310,7 @@ Proposal NgramMap::propose(int max_tokens) {
         if (context_.size() < std::size_t(level.n)) {
             continue;
         }
-        const std::uint32_t hash = key_hash(level.rolling);
+        const std::uint32_t hash = key_hash(more.empty() ? level.rolling : hash_of_last(level.n));
         const Slot * slot = find(level, hash);
         if (!slot) {
             continue;
@@ -312,12 +326,13 @@ Proposal NgramMap::propose(int max_tokens) {
         proposal.probabilities.reserve(wanted);
         const std::size_t end = corpus_.size();
         for (std::size_t at = value.position; proposal.tokens.size() < wanted; ++at) {
-            // Past the corpus the text goes on with what was just proposed: a loop is continued as a loop.
+            // Past the corpus the text goes on with `more`, then with what was just proposed: a loop is continued
+            // as a loop.
             Token token = -1;
             if (at < end) {
                 token = corpus_[at];
             } else if (segment_open_) {
-                token = proposal.tokens[at - end];
+                token = at - end < more.size() ? more[at - end] : proposal.tokens[at - end - more.size()];
             }
             if (token < 0) {
                 break;  // the end of a segment
@@ -327,7 +342,7 @@ Proposal NgramMap::propose(int max_tokens) {
             proposal.tokens.push_back(token);
             proposal.probabilities.push_back(offset == 0 ? p * share : p);
         }
-        pending_ = {static_cast<int>(i), hash, value.first, matched, static_cast<int>(proposal.tokens.size())};
+        pending = {static_cast<int>(i), hash, value.first, matched, static_cast<int>(proposal.tokens.size())};
         break;
     }
     return proposal;
@@ -377,13 +392,18 @@ void NgramMap::truncate(std::size_t length) {
     rehash_context();
 }
 
+// The rolling hash of the context's last n tokens, from scratch.
+std::uint64_t NgramMap::hash_of_last(int n) const {
+    std::uint64_t rolling = 0;
+    for (std::size_t i = context_.size() - std::min(context_.size(), std::size_t(n)); i < context_.size(); ++i) {
+        rolling = rolling * hash_base + std::uint64_t(context_[i]) + 1;
+    }
+    return rolling;
+}
+
 void NgramMap::rehash_context() {
     for (Level & level : levels_) {
-        level.rolling = 0;
-        const std::size_t n = std::min(context_.size(), std::size_t(level.n));
-        for (std::size_t i = context_.size() - n; i < context_.size(); ++i) {
-            level.rolling = level.rolling * hash_base + std::uint64_t(context_[i]) + 1;
-        }
+        level.rolling = hash_of_last(level.n);
     }
 }
 

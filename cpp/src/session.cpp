@@ -190,7 +190,8 @@ StepResult Session::step() {
     rows.insert(rows.end(), draft.tokens.begin(), draft.tokens.end());
 
     const std::int64_t proposed = now_us();
-    const Flight flight(*this, speculator_.launch(committed_, draft, options_.sampler, by_rejection()));
+    const bool goes_on = room() > 0;  // else the next token is the last
+    const Flight flight(*this, goes_on && speculator_.launch(committed_, draft, options_.sampler, by_rejection()));
     const std::int64_t launched = now_us();
     target_->verify(rows.data(), static_cast<int>(rows.size()));
     const std::int64_t verified = now_us();
@@ -215,8 +216,9 @@ StepResult Session::step() {
     const bool drafted = draft.source == Source::drafter;
     ++stats_.n_verifications;
     stats_.decode_us += end - start;
-    stats_.add_step({draft.source, n_rows - 1, verdict.n_accepted, static_cast<int>(verdict.tokens.size()),
-                     verified - start, draft.expected_tokens(), draft.expected_us});
+    stats_.add_step({draft.source, n_rows - 1, draft.n_spliced, verdict.n_accepted,
+                     static_cast<int>(verdict.tokens.size()), verified - start, draft.expected_tokens(),
+                     draft.expected_us});
     stats_.ahead = speculator_.ahead_stats();
     note(drafted ? Event::Lane::drafter : Event::Lane::host, drafted ? "draft" : "propose", start, proposed,
          drafted ? n_rows - 1 : 0);

@@ -257,22 +257,19 @@ Draft Speculator::walk(const DraftedBlock & block, const Tokens & committed, int
     return draft;
 }
 
-// Offers the beginning of the draft's walk: the fixed width of it, or what pays.
+// Offers the beginning of the draft's walk: the fixed width of it, or what pays, but no less than `least` tokens.
 //
 // Rejection sampling is exact only where the decision to offer a token did not look at it: there the width follows
 // from positions alone, elsewhere from how sure the drafter is.
-Speculator::Option Speculator::cut(Draft draft, int max_tokens, bool with_q) const {
+Speculator::Option Speculator::cut(Draft draft, int max_tokens, int least, bool with_q) const {
     const int n = std::min(static_cast<int>(draft.walked.size()), max_tokens);
     const Acceptance & seen = acceptance(draft.walked_by);
     const bool by_position = with_q || draft.confidence.empty();
     draft.acceptance = by_position ? seen.probabilities(n) : seen.probabilities(draft.confidence);
-    draft.acceptance.resize(static_cast<std::size_t>(n));
+    draft.acceptance.resize(static_cast<std::size_t>(automatic() ? n : std::min(n, options_.width)));
     const CostModel & cost = with_q && !automatic() ? unmeasured : *cost_;
-    const int least = automatic() ? 0 : std::min(n, options_.width);
-    if (!automatic()) {
-        draft.acceptance.resize(static_cast<std::size_t>(least));
-    }
-    const CostModel::Choice choice = cost.best_width(draft.acceptance, {}, least);
+    const int narrowest = automatic() ? std::min(n, least) : static_cast<int>(draft.acceptance.size());
+    const CostModel::Choice choice = cost.best_width(draft.acceptance, {}, narrowest);
     const auto width = static_cast<std::size_t>(choice.width);
     draft.acceptance.resize(width);
     draft.tokens.assign(draft.walked.begin(), draft.walked.begin() + static_cast<std::ptrdiff_t>(width));
@@ -292,7 +289,7 @@ Speculator::Option Speculator::from_block(const Tokens & committed, int max_toke
         return {};
     }
     const int most = automatic() ? int(widest) : options_.width;
-    return cut(walk(*block, committed, std::min(most, max_tokens), sampling, with_q), max_tokens, with_q);
+    return cut(walk(*block, committed, std::min(most, max_tokens), sampling, with_q), max_tokens, 0, with_q);
 }
 
 // The width to ask a fresh draft for, and what it then gains.
@@ -363,15 +360,32 @@ Speculator::Option Speculator::fresh(const Tokens & committed, int max_tokens, i
     }
     const double us = static_cast<double>(now_us() - start);
     draft_cost_.observe(n_drafted, us);
-    Option option = cut(std::move(draft), max_tokens, with_q);
-    if (probing && option.draft.tokens.empty() && !option.draft.walked.empty()) {
-        option.draft.tokens = option.draft.walked;
-        option.draft.tokens.resize(std::min(option.draft.tokens.size(), static_cast<std::size_t>(max_tokens)));
-        option.draft.acceptance = acceptance(Source::drafter).probabilities(int(option.draft.tokens.size()));
-        option.draft.source = Source::drafter;
-    }
+    Option option = cut(std::move(draft), max_tokens, probing ? probed_width : 0, with_q);
     option.draft.expected_us = us;
     return option;
+}
+
+// What the table knows to follow the drafter's tokens is offered behind them, as far as that pays. Rejection sampling
+// goes without: how far the draft goes would depend on the tokens drawn.
+void Speculator::splice(Draft & draft, int max_tokens) {
+    const int n = static_cast<int>(draft.tokens.size());
+    if (!ngram_ || n == 0 || n >= max_tokens) {
+        return;
+    }
+    Proposal proposal;
+    {
+        const std::lock_guard<std::mutex> lock(ngram_->mutex());
+        if (ngram_->revision() == seen_revision_) {
+            proposal = ngram_->propose_after(draft.tokens, max_tokens - n);
+        }
+    }
+    std::vector<float> acceptance = draft.acceptance;
+    acceptance.insert(acceptance.end(), proposal.probabilities.begin(), proposal.probabilities.end());
+    const int width = cost_->best_width(acceptance, {}, n).width;
+    draft.n_spliced = width - n;
+    draft.tokens.insert(draft.tokens.end(), proposal.tokens.begin(), proposal.tokens.begin() + draft.n_spliced);
+    acceptance.resize(static_cast<std::size_t>(width));
+    draft.acceptance = std::move(acceptance);
 }
 
 // -- the decision --------------------------------------------------------------------------------------------------
@@ -411,7 +425,7 @@ Draft Speculator::propose(const Tokens & committed, int max_tokens, const Sample
             } else if (!keep_going && table.gain <= 1.0 && ++undrafted_ >= probe_after_) {
                 undrafted_ = 0;
                 probe_after_ = std::min(2 * probe_after_, int(last_probe));
-                const int width = fresh_choice(max_tokens, std::min(2, max_tokens)).width;
+                const int width = fresh_choice(max_tokens, std::min(int(probed_width), max_tokens)).width;
                 best = fresh(committed, max_tokens, width, true, sampling, with_q);
             }
         }
@@ -429,6 +443,9 @@ Draft Speculator::propose(const Tokens & committed, int max_tokens, const Sample
         }
     }
     Draft draft = std::move(best.draft);
+    if (by_drafter(draft.source) && !with_q) {
+        splice(draft, max_tokens);
+    }
     draft.position = static_cast<int>(committed.size());
     draft.expected_us +=
         cost_->verify_us(1 + static_cast<int>(draft.tokens.size())) * (was_ahead_ ? beside_ratio_ : 1);
@@ -633,7 +650,7 @@ void Speculator::learn(const Draft & draft, int n_accepted, const Tokens & commi
     const int n_offered = static_cast<int>(draft.tokens.size());
     if (beside) {
         const double ratio = std::clamp(verify_us / cost_->verify_us(1 + n_offered), 0.5, 8.0);
-        beside_ratio_ += 0.1 * (ratio - beside_ratio_);
+        beside_ratio_ += std::max(0.1, 1.0 / (++n_beside_ + 1)) * (ratio - beside_ratio_);
     } else {
         cost_->observe(1 + n_offered, verify_us);
     }
@@ -650,7 +667,8 @@ void Speculator::learn(const Draft & draft, int n_accepted, const Tokens & commi
         }
     }
     if (by_drafter(draft.source)) {
-        drafter_accepted_ += 0.1 * (n_accepted - drafter_accepted_);
+        const int n_own = std::min(n_accepted, n_offered - draft.n_spliced);
+        drafter_accepted_ += 0.1 * (n_own - drafter_accepted_);
     }
     if (beside) {
         learn_what_fresh_would_be(draft, committed);

@@ -1,5 +1,6 @@
 #include "dflash/stats.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -40,10 +41,17 @@ void Stats::add_step(const Step & step) {
     if (step.n_offered == 0) {
         return;
     }
-    ++mine.n_proposals;
-    mine.n_proposed += step.n_offered;
-    mine.n_accepted += step.n_accepted;
-    count(mine.offered_at, mine.accepted_at, step.n_offered, step.n_accepted);
+    const auto add = [](SourceStats & source, int n_offered, int n_accepted) {
+        ++source.n_proposals;
+        source.n_proposed += n_offered;
+        source.n_accepted += n_accepted;
+        count(source.offered_at, source.accepted_at, n_offered, n_accepted);
+    };
+    const int n_own = step.n_offered - step.n_spliced;
+    add(mine, n_own, std::min(step.n_accepted, n_own));
+    if (step.n_spliced > 0) {
+        add(sources[static_cast<std::size_t>(Source::ngram)], step.n_spliced, std::max(0, step.n_accepted - n_own));
+    }
     count(offered_at, accepted_at, step.n_offered, step.n_accepted);
 }
 

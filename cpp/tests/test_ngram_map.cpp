@@ -30,14 +30,17 @@ std::string bytes_of(const std::string & path) {
 
 // What the table promises about its first proposed token, computed by searching the whole text: the longest
 // ladder key that ends the text and occurred before; of its followers the most frequent, the latest of equals.
-Token brute_force_first(const Tokens & text, const std::vector<int> & lengths) {
+// With `more` behind the text, which is no part of what is searched, the keys end where it ends.
+Token brute_force_first(const Tokens & text, const std::vector<int> & lengths, const Tokens & more = {}) {
+    Tokens whole = text;
+    whole.insert(whole.end(), more.begin(), more.end());
     for (const int n : lengths) {
-        if (text.size() < std::size_t(n)) {
+        if (whole.size() < std::size_t(n)) {
             continue;
         }
         std::map<Token, std::pair<int, std::size_t>> followers;  // token -> count, last position
         for (std::size_t end = std::size_t(n); end < text.size(); ++end) {
-            if (std::equal(text.begin() + end - n, text.begin() + end, text.end() - n)) {
+            if (std::equal(text.begin() + end - n, text.begin() + end, whole.end() - n)) {
                 auto & [count, last] = followers[text[end]];
                 ++count;
                 last = end;
@@ -76,6 +79,52 @@ TEST(first_repeated_key_proposes_what_followed_it) {
     CHECK((proposal.tokens == Tokens{4, 5, 6, 7}));
     CHECK(proposal.match_length == 3);
     CHECK(proposal.probabilities.size() == 4);
+}
+
+TEST(what_would_be_proposed_after_more_tokens) {
+    NgramMap map(sizes(3, 4, 2));
+    map.extend({1, 2, 3, 4, 5, 6, 7, 8, 40, 41});
+    const std::size_t n_corpus = map.n_corpus();
+    CHECK(map.propose().tokens.empty());
+    CHECK((map.propose_after({2, 3}, 9).tokens == Tokens{4, 5, 6, 7}));
+    CHECK((map.propose_after({2, 3}, 2).tokens == Tokens{4, 5}));
+    CHECK(map.propose_after({9, 9}, 9).tokens.empty());
+    // The context is as before, nothing was learned.
+    CHECK(map.size() == 10 && map.n_corpus() == n_corpus);
+    CHECK(map.propose().tokens.empty());
+    // A key that reaches over the seam; a loop through the new tokens goes on as a loop.
+    map.extend({1, 2});
+    CHECK((map.propose_after({3}, 2).tokens == Tokens{4, 5}));
+    CHECK(map.propose_after({3}, 2).match_length == 3);
+    NgramMap loop(sizes(3, 6, 2));
+    loop.extend({7, 1, 2, 3});
+    CHECK((loop.propose_after({1, 2}, 6).tokens == Tokens{3, 1, 2, 3, 1, 2}));
+}
+
+TEST(after_more_tokens_the_first_is_brute_force_search) {
+    std::uint64_t state = 1;
+    const auto draw = [&state](int n) {
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        return static_cast<Token>((state >> 33) % static_cast<std::uint64_t>(n));
+    };
+    int found = 0;
+    for (int round = 0; round < 300; ++round) {
+        Tokens text;
+        for (int i = 0; i < 60; ++i) {
+            text.push_back(draw(4));
+        }
+        Tokens more;
+        for (int i = 0; i <= round % 3; ++i) {
+            more.push_back(draw(4));
+        }
+        NgramMap map(sizes(4, 6, 2));
+        map.extend(text);
+        const Proposal proposal = map.propose_after(more, 3);
+        const Token expected = brute_force_first(text, {4, 2}, more);
+        CHECK((proposal.tokens.empty() ? -1 : proposal.tokens[0]) == expected);
+        found += expected >= 0;
+    }
+    CHECK(found > 200);
 }
 
 TEST(key_at_the_start_of_the_text_counts) {

@@ -289,6 +289,30 @@ TEST(drafting_ahead_needs_no_fresh_draft_after_the_first) {
     CHECK(run.text == counting(8 + 200 + static_cast<int>(run.text.size()) - 208));
 }
 
+TEST(the_tables_continuation_is_spliced_behind_the_drafters_tokens) {
+    auto drafter = std::make_shared<CountingDrafter>();
+    auto table = std::make_shared<NgramMap>(NgramMapOptions{});
+    Speculator speculator(table, drafter, {4, Ahead::off, 4});
+    speculator.calibrate([](int, bool) { return 1e3; }, 60, 8);  // rows are free: the more the better
+    // 105 .. 130 stood here before, then something else.
+    Tokens text;
+    for (Token t = 105; t <= 130; ++t) {
+        text.push_back(t);
+    }
+    text.insert(text.end(), {7, 8, 9, 103});
+    speculator.begin(text);
+    speculator.absorb(static_cast<int>(text.size()) - 1);
+    const Draft draft = speculator.propose(text, 20, {}, false);
+    CHECK(draft.source == Source::drafter);
+    CHECK(draft.tokens.size() > 10);
+    CHECK(draft.n_spliced == static_cast<int>(draft.tokens.size()) - 4);
+    CHECK(draft.acceptance.size() == draft.tokens.size());
+    for (std::size_t i = 0; i < draft.tokens.size(); ++i) {
+        CHECK(draft.tokens[i] == 104 + static_cast<Token>(i));
+    }
+    CHECK(speculator.propose(text, 20, {}, true).n_spliced == 0);  // rejection sampling
+}
+
 TEST(ahead_off_drafts_afresh_for_each_step) {
     auto drafter = std::make_shared<CountingDrafter>();
     Speculator speculator(nullptr, drafter, {3, Ahead::off, 4});

@@ -17,7 +17,8 @@ struct Draft {
     // token with certainty (q is then 1 for it).
     std::vector<std::vector<TokenProbability>> q;
 
-    int position = 0;  // index in the text of tokens[0]
+    int position = 0;   // index in the text of tokens[0]
+    int n_spliced = 0;  // of the tokens, the last ones: the table's, behind the drafter's
     // [tokens.size()] each token's expected chance to be accepted once those before it are.
     std::vector<float> acceptance;
     double expected_us = 0.0;  // from here to the verdict

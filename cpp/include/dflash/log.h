@@ -16,7 +16,7 @@ void init_backend();
 
 void log(LogLevel level, const std::string & message);
 
-// llama.cpp's error lines since the last call, joined by "; ", then forgotten.
+// llama.cpp's error lines on this thread since the last call, joined by "; ", then forgotten.
 std::string take_errors();
 
 }  // namespace dflash

@@ -66,6 +66,10 @@ public:
     Proposal propose(int max_tokens);
     Proposal propose() { return propose(options_.size_m); }
 
+    // The same for the context with `more` behind it, which stays as it is: what would be proposed if those tokens
+    // were accepted. Takes no verdict.
+    Proposal propose_after(const Tokens & more, int max_tokens);
+
     // The verdict on the last proposal: `n_accepted` of the first `n_offered` tokens were right.
     // n_offered < 0: all that were proposed. May be called before or after the context is extended.
     // Throws std::invalid_argument where n_accepted > n_offered; no-op without a proposal.
@@ -138,6 +142,7 @@ private:
     void append(Token token);
     void begin_segment();
     void learn(Level & level, Token token, std::uint32_t position);
+    Proposal look_up(const Tokens & more, int max_tokens, Pending & pending);
     Slot & find_or_insert(Level & level, std::uint32_t hash);
     Slot * find(Level & level, std::uint32_t hash);
     void grow(Level & level);
@@ -146,6 +151,7 @@ private:
     float acceptance(const Value & value, int match_length) const;
     int match_length(std::uint32_t position) const;
     void roll(Level & level);
+    std::uint64_t hash_of_last(int n) const;
     void rehash_context();
     void forget_older_half();
     void reset_tables();

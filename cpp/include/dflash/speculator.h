@@ -2,7 +2,8 @@
 // on the next draft while the target verifies this one.
 //
 // Sources: the k4v table; a fresh draft, for which the target waits; a block drafted ahead for the outcome that came
-// true; the continuation of a block whose anchor lies further back. The cost model (verifications by rows, drafter
+// true; the continuation of a block whose anchor lies further back. Behind a drafter's tokens the table's continuation
+// of them is spliced on, as far as it pays. The cost model (verifications by rows, drafter
 // passes) and the acceptance seen so far (by source, position and confidence) give every option's expected tokens
 // per second; the best is taken, or none where plain decoding is faster. What does not pay is left alone and tried
 // again now and then, ever more seldom. The speculator never decides what the text is.
@@ -101,6 +102,7 @@ public:
 private:
     static constexpr int first_probe = 64;
     static constexpr int last_probe = 1024;
+    static constexpr int probed_width = 2;
     static constexpr int widest = 16;      // that automatic widths go to
     static constexpr int trial_steps = 8;  // of drafting ahead, before it is judged
     static constexpr double hysteresis = 1.02;
@@ -121,7 +123,8 @@ private:
                  bool with_q);
     Draft walk(const DraftedBlock & block, const Tokens & committed, int n_tokens, const SamplerOptions & sampling,
                bool with_q) const;
-    Option cut(Draft draft, int max_tokens, bool with_q) const;
+    Option cut(Draft draft, int max_tokens, int least, bool with_q) const;
+    void splice(Draft & draft, int max_tokens);
     double draft_us(int n_tokens) const;
     int block_rows(int width) const;
     CostModel::Choice fresh_choice(int max_tokens, int least) const;
@@ -148,6 +151,7 @@ private:
     CostModel * cost_ = &curves_.at(0);  // at the present length of the text
     CostModel draft_cost_;               // of drafts, by their tokens instead of rows
     double beside_ratio_ = 1.0;          // of a verification beside a drafter's pass to one alone
+    long n_beside_ = 0;                  // verifications behind it
     CostModel beside_cost_;              // of drafter passes beside the target: 1: the anchor's, 2: for outcomes
     bool calibrated_ = false;
 

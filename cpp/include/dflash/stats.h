@@ -71,6 +71,7 @@ struct Stats {
     struct Step {
         Source source = Source::none;
         int n_offered = 0;
+        int n_spliced = 0;  // of them, the table's behind the drafter's
         int n_accepted = 0;
         int n_tokens = 0;  // committed, the bonus included
         std::int64_t us = 0;
