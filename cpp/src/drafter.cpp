@@ -194,6 +194,7 @@ void Drafter::load(const GgufFile & file, const DrafterOptions & options) {
         mismatch(path, "its tokenizer has other tokens");
     }
     mask_ = llama_vocab_mask(vocab.raw());
+    hidden_size_ = llama_model_n_embd(model_.get());
     block_size_ = static_cast<int>(file.arch_integer("block_size", 16));
     logit_scale_ = static_cast<float>(real(file, "dflash.logit_scale", 1.0));
     softcap_ = static_cast<float>(real(file, "dflash.final_logit_softcapping", 0.0));
@@ -249,20 +250,46 @@ void Drafter::run_beside(bool beside) {
     }
 }
 
-void Drafter::absorb(int n_rows) {
-    const auto hidden = static_cast<std::size_t>(llama_model_n_embd(model_.get()));
-    const std::size_t width = hidden * taps_.size();
-    pending_.resize(static_cast<std::size_t>(n_pending_ + n_rows) * width);
+void Drafter::read_features(int first_row, int n_rows, float * features) const {
+    const auto hidden = static_cast<std::size_t>(hidden_size_);
+    const auto width = static_cast<std::size_t>(feature_width());
     for (std::size_t k = 0; k < taps_.size(); ++k) {
         const float * layer = llama_get_embeddings_layer_inp(target_->raw(), static_cast<std::uint32_t>(taps_[k]));
         for (std::size_t i = 0; i < static_cast<std::size_t>(n_rows); ++i) {
-            std::memcpy(&pending_[(static_cast<std::size_t>(n_pending_) + i) * width + k * hidden],
-                        layer + i * hidden, sizeof(float) * hidden);
+            std::memcpy(features + i * width + k * hidden, layer + (static_cast<std::size_t>(first_row) + i) * hidden,
+                        sizeof(float) * hidden);
         }
     }
+}
+
+// Room for the features of n_rows more, behind those that wait.
+float * Drafter::add_pending(int n_rows) {
+    const auto width = static_cast<std::size_t>(feature_width());
+    pending_.resize(static_cast<std::size_t>(n_pending_ + n_rows) * width);
+    float * added = &pending_[static_cast<std::size_t>(n_pending_) * width];
     n_pending_ += n_rows;
+    return added;
+}
+
+void Drafter::absorb(int n_rows) {
+    read_features(0, n_rows, add_pending(n_rows));
     if (n_pending_ >= max_pending) {
         inject();
+    }
+}
+
+void Drafter::absorb_rows(const float * features, int n_rows) {
+    std::copy_n(features, static_cast<std::size_t>(n_rows) * static_cast<std::size_t>(feature_width()),
+                add_pending(n_rows));
+    if (n_pending_ >= max_pending) {
+        inject();
+    }
+}
+
+void Drafter::skip_to(int n_tokens) {
+    if (n_tokens > n_past()) {
+        inject();
+        n_past_ = n_tokens;
     }
 }
 
@@ -271,7 +298,7 @@ void Drafter::inject() {
     if (n_pending_ == 0) {
         return;
     }
-    const std::size_t width = static_cast<std::size_t>(llama_model_n_embd(model_.get())) * taps_.size();
+    const auto width = static_cast<std::size_t>(feature_width());
     const auto n_batch = static_cast<int>(llama_n_batch(context_.get()));
     for (int begin = 0; begin < n_pending_; begin += n_batch) {
         const int n = std::min(n_batch, n_pending_ - begin);

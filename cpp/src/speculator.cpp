@@ -161,21 +161,32 @@ void Speculator::give_up(const std::string & why) {
     blocks_.clear();
 }
 
-void Speculator::absorb(int n_rows) {
+// Lets the drafter, where there is one, do something that may fail.
+void Speculator::guard(const std::function<void(ModelDrafter &)> & use) {
     if (!drafter_) {
         return;
     }
     try {
-        drafter_->absorb(n_rows);
+        use(*drafter_);
     } catch (const Error & error) {
         give_up(error.what());
     }
 }
 
+void Speculator::absorb(int n_rows) {
+    guard([&](ModelDrafter & drafter) { drafter.absorb(n_rows); });
+}
+
+void Speculator::absorb_rows(const float * features, int n_rows) {
+    guard([&](ModelDrafter & drafter) { drafter.absorb_rows(features, n_rows); });
+}
+
+void Speculator::skip_to(int n_tokens) {
+    guard([&](ModelDrafter & drafter) { drafter.skip_to(n_tokens); });
+}
+
 void Speculator::truncate(int n_tokens) {
-    if (drafter_) {
-        drafter_->truncate(n_tokens);
-    }
+    guard([&](ModelDrafter & drafter) { drafter.truncate(n_tokens); });
 }
 
 int Speculator::n_past() const { return drafter_ ? drafter_->n_past() : std::numeric_limits<int>::max(); }
@@ -648,10 +659,10 @@ void Speculator::learn_what_fresh_would_be(const Draft & draft, const Tokens & c
 
 void Speculator::learn(const Draft & draft, int n_accepted, const Tokens & committed, double verify_us, bool beside) {
     const int n_offered = static_cast<int>(draft.tokens.size());
-    if (beside) {
+    if (beside && verify_us > 0.0) {
         const double ratio = std::clamp(verify_us / cost_->verify_us(1 + n_offered), 0.5, 8.0);
         beside_ratio_ += std::max(0.1, 1.0 / (++n_beside_ + 1)) * (ratio - beside_ratio_);
-    } else {
+    } else if (!beside) {
         cost_->observe(1 + n_offered, verify_us);
     }
     const int n_known = std::min(static_cast<int>(committed.size()) - draft.position, int(draft.walked.size()));

@@ -15,6 +15,7 @@
 #include "dflash/drafted_blocks.h"
 #include "dflash/error.h"
 #include "dflash/outcomes.h"
+#include "dflash/slot.h"
 #include "dflash/speculator.h"
 #include "dflash/worker.h"
 
@@ -54,6 +55,17 @@ Lattice lattice_after(Token last_known, int position_of_it, Token anchor, int n_
 class CountingDrafter : public BlockDrafter {
 public:
     void absorb(int n_rows) override { n_past_ += n_rows; }
+    // Features are the row's own position: each must come once, in order.
+    void absorb_rows(const float * features, int n_rows) override {
+        for (int i = 0; i < n_rows; ++i) {
+            CHECK(features[i] == static_cast<float>(n_past_ + i));
+        }
+        n_past_ += n_rows;
+    }
+    void skip_to(int n_tokens) override {
+        skipped += n_tokens - n_past_;
+        n_past_ = n_tokens;
+    }
     void truncate(int n_tokens) override { n_past_ = std::min(n_past_, n_tokens); }
     int n_past() const override { return n_past_; }
     std::uint64_t model_bytes() const override { return 1; }
@@ -61,6 +73,7 @@ public:
     int max_blocks() const override { return 9; }
 
     std::vector<Lattice> revealed_lattices(const std::vector<Tokens> & prefixes, int n_tokens) override {
+        CHECK(anchor_position < 0 || n_past_ == anchor_position);
         CHECK(!inside_.exchange(true));  // never entered twice
         ++passes;
         if (after_pass) {
@@ -80,9 +93,11 @@ public:
         return broken ? std::vector<Lattice>() : result;
     }
 
+    int anchor_position = -1;  // where the next pass must begin; -1: anywhere
     std::function<void()> after_pass;
     std::atomic<bool> broken{false};
     std::atomic<int> passes{0};
+    int skipped = 0;
 
 private:
     std::atomic<bool> inside_{false};
@@ -394,6 +409,92 @@ TEST(a_drafter_that_breaks_or_hangs_costs_speed_alone) {
     const Run run = write(other, 1000, 0.3);
     CHECK(run.text.size() >= 1008);
     CHECK(times(run, Source::none) > 200);  // dropped once it was seen to be slow
+}
+
+namespace {
+
+// A server in small: prefills a prompt, then verifies what a slot drafts, the target counting.
+struct SmallServer {
+    explicit SmallServer(Ahead ahead)
+        : drafter(std::make_shared<CountingDrafter>()), slot(nullptr, drafter, {3, ahead, 4}, 1) {}
+
+    void pass(int position, int n_rows, int n_rows_in_all) {
+        std::vector<float> features;
+        for (int i = 0; i < n_rows; ++i) {
+            features.push_back(static_cast<float>(position + i));
+        }
+        slot.rows(position, n_rows, features.data(), n_rows_in_all);
+    }
+    void prefill(int from, int to) {
+        for (int position = from; position < to; position += 4) {
+            const int n = std::min(4, to - position);
+            pass(position, n, n);
+        }
+    }
+    void generate(Tokens & text, int n) {
+        const std::size_t end = text.size() + static_cast<std::size_t>(n);
+        while (text.size() < end) {
+            drafter->anchor_position = static_cast<int>(text.size()) - 1;
+            const Draft draft = slot.draft(text, 8, {}, false);
+            const int n_rows = 1 + static_cast<int>(draft.tokens.size());
+            pass(static_cast<int>(text.size()) - 1, n_rows, n_rows);
+            for (const Token token : draft.tokens) {
+                if (token != text.back() + 1) {
+                    break;
+                }
+                text.push_back(token);
+            }
+            text.push_back(text.back() + 1);
+        }
+    }
+
+    std::shared_ptr<CountingDrafter> drafter;
+    Slot slot;
+};
+
+}  // namespace
+
+TEST(a_slot_follows_a_text_that_somebody_else_decodes) {
+    for (const Ahead ahead : {Ahead::off, Ahead::on}) {
+        SmallServer server(ahead);
+        Tokens text = counting(10);
+        server.prefill(0, 9);
+        server.generate(text, 40);
+        CHECK(text.size() >= 50);
+        CHECK(server.drafter->skipped == 0);
+        const Stats & stats = server.slot.stats();
+        CHECK(stats.n_verifications <= 12);
+        CHECK(stats.n_committed >= 3 * stats.n_verifications);
+        CHECK((stats.ahead.n_hits > 5) == (ahead == Ahead::on));
+    }
+}
+
+TEST(a_slot_survives_what_a_server_does_in_between) {
+    SmallServer server(Ahead::on);
+    Tokens text = counting(10);
+    server.prefill(0, 9);
+    server.generate(text, 12);
+    // Cancelled in mid-flight; another prompt with the same beginning: its rows begin where it parts.
+    server.drafter->anchor_position = static_cast<int>(text.size()) - 1;
+    server.slot.draft(text, 8, {}, false);
+    Tokens other = counting(6);
+    other.insert(other.end(), {900, 901, 902});
+    server.prefill(6, 8);
+    server.generate(other, 12);
+    CHECK(server.drafter->skipped == 0);
+    // A slot restored from elsewhere: the first 20 rows were never seen here.
+    server.slot.clear();
+    Tokens restored = counting(30);
+    server.prefill(20, 29);
+    server.generate(restored, 8);
+    CHECK(server.drafter->skipped == 20);
+    // Rows that gave no features (an image).
+    server.slot.clear();
+    server.slot.rows(0, 5, nullptr, 5);
+    Tokens seen = counting(12);
+    server.prefill(5, 11);
+    server.generate(seen, 8);
+    CHECK(server.drafter->skipped == 25);
 }
 
 TEST(bad_options_are_refused) {

@@ -51,6 +51,12 @@ public:
     // Takes the features of the first n_rows of the target's last pass, which began at position n_past(). They are
     // injected with the next draft, or when there are many: on steps that draft nothing they cost next to nothing.
     void absorb(int n_rows) override;
+    void absorb_rows(const float * features, int n_rows) override;
+    void skip_to(int n_tokens) override;
+    // Floats of a row's features: the taps' hidden states, one after the other.
+    int feature_width() const { return static_cast<int>(taps_.size()) * hidden_size_; }
+    // Copies the features of the target's last pass, rows [first_row, first_row + n_rows).
+    void read_features(int first_row, int n_rows, float * features) const;
 
     // One pass over [anchor, MASK x n_tokens] at position n_past(). n_tokens is cut to max_tokens().
     // Empty where the drafter computes no finite scores: then `broken` holds, a warning was logged, and every
@@ -97,6 +103,7 @@ private:
 
     void load(const GgufFile & file, const DrafterOptions & options);
     void create_context(const DrafterOptions & options);
+    float * add_pending(int n_rows);
     void inject();
     void decode_blocks(const std::vector<Tokens> & prefixes, int n_tokens, bool with_logits);
     void forget_blocks();
@@ -111,6 +118,7 @@ private:
     std::vector<int> taps_;       // target layers whose input is read
     std::vector<float> pending_;  // [n_pending_][taps * hidden size] features not injected yet
     int n_pending_ = 0;
+    int hidden_size_ = 0;
     Token mask_ = -1;
     int block_size_ = 0;
     int top_k_ = 16;

@@ -20,6 +20,12 @@ public:
     // The first n_rows rows of the target's last pass are committed; called before the target's next pass.
     virtual void absorb(int n_rows) = 0;
 
+    // The same for rows whose features somebody else has read: [n_rows][feature width].
+    virtual void absorb_rows(const float *, int) {}
+
+    // The text goes on at n_tokens, without anything that it has not taken in up to there.
+    virtual void skip_to(int) {}
+
     // Only the first n_tokens of the text stand any more.
     virtual void truncate(int n_tokens) = 0;
 

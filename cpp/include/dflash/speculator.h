@@ -82,12 +82,15 @@ public:
     };
     Landing land();
 
-    // The verdict: the draft's accepted length, the tokens now committed, the verification's time.
+    // The verdict: the draft's accepted length, the tokens now committed, the verification's time (0: not known).
     void learn(const Draft & draft, int n_accepted, const Tokens & committed, double verify_us, bool beside);
 
     // The drafter takes in the first n_rows of the target's last pass; what it knows of the text is cut to
-    // n_tokens; how much it knows (a drafter that was given up, or none: everything).
+    // n_tokens; how much it knows (a drafter that was given up, or none: everything). absorb_rows, skip_to: as
+    // ModelDrafter's.
     void absorb(int n_rows);
+    void absorb_rows(const float * features, int n_rows);
+    void skip_to(int n_tokens);
     void truncate(int n_tokens);
     int n_past() const;
 
@@ -116,6 +119,7 @@ private:
 
     bool automatic() const { return options_.width == SpeculatorOptions::automatic; }
     void give_up(const std::string & why);
+    void guard(const std::function<void(ModelDrafter &)> & use);
     void follow(const Tokens & committed);
     Option from_table(const Tokens & committed, int max_tokens, bool with_q);
     Option from_block(const Tokens & committed, int max_tokens, const SamplerOptions & sampling, bool with_q);
