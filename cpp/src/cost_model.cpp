@@ -9,7 +9,8 @@
 
 namespace dflash {
 
-void CostModel::observe(int n_rows, double us) {
+void CostModel::observe(int own_rows, double us) {
+    const int n_rows = own_rows + company_.rows;
     if (n_rows < 1 || n_rows > max_rows || !(us > 0.0)) {
         return;
     }
@@ -46,7 +47,9 @@ double CostModel::multiple(int n_rows) const {
     return cell.multiple + doubt * std::min(0.0, prior_multiple(n_rows) - cell.multiple);
 }
 
-double CostModel::verify_us(int n_rows) const {
+double CostModel::verify_us(int n_rows) const { return pass_us(n_rows + company_.rows); }
+
+double CostModel::pass_us(int n_rows) const {
     const int rows = std::clamp(n_rows, 1, max_rows);
     int below = rows;
     while (!known(below)) {
@@ -73,8 +76,8 @@ CostModel::Choice CostModel::best_width(const std::vector<float> & probabilities
     if (least > 0) {
         best.gain = 0.0;
     }
-    const double plain_rate = 1.0 / verify_us(1);
-    double expected = 1.0;
+    double expected = 1.0 + company_.texts;
+    const double plain_rate = expected / verify_us(1);
     double survives = 1.0;
     const int widest = std::min(static_cast<int>(probabilities.size()), max_rows - 1);
     for (int width = 1; width <= widest; ++width) {
@@ -93,7 +96,7 @@ std::vector<CostModel::Measurement> CostModel::measurements() const {
     std::vector<Measurement> result;
     for (int rows = 1; rows <= max_rows; ++rows) {
         if (const int n = cells_[static_cast<std::size_t>(rows)].n) {
-            result.push_back({rows, verify_us(rows), n});
+            result.push_back({rows, pass_us(rows), n});
         }
     }
     return result;

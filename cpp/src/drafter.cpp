@@ -184,8 +184,12 @@ void Drafter::load(const GgufFile & file, const DrafterOptions & options) {
         params.devices = devices;
     }
     take_errors();
-    model_.reset(llama_model_load_from_file(path.c_str(), params),
-                 [](llama_model * model) { llama_model_free(model); });
+    if (options.model) {
+        model_ = std::shared_ptr<llama_model>(options.model, [](llama_model *) {});
+    } else {
+        model_.reset(llama_model_load_from_file(path.c_str(), params),
+                     [](llama_model * model) { llama_model_free(model); });
+    }
     if (!model_) {
         throw ModelError("llama.cpp cannot load the drafter " + path + because(take_errors()));
     }
@@ -221,18 +225,20 @@ void Drafter::create_context(const DrafterOptions & options) {
     params.no_perf = true;
     params.ctx_other = target_->raw();
     threadpool_ = options.n_threads > 0 ? std::make_shared<Threadpool>(options.n_threads) : target_->threadpool();
-    params.n_threads = params.n_threads_batch = threadpool_->n_threads();
+    const int n_threads = threadpool_ ? threadpool_->n_threads() : target_->n_threads();
+    params.n_threads = params.n_threads_batch = n_threads;
     take_errors();
     context_.reset(llama_init_from_model(model_.get(), params));
     if (!context_) {
         throw ModelError("llama.cpp cannot make a context for the drafter" + because(take_errors()));
     }
-    llama_attach_threadpool(context_.get(), threadpool_->raw(), threadpool_->raw());
+    if (threadpool_) {
+        llama_attach_threadpool(context_.get(), threadpool_->raw(), threadpool_->raw());
+    }
     on_cpu_ = computes_on_cpu(*model_, options.n_gpu_layers) && target_->on_cpu();
-    const int n_threads = target_->n_threads();
     // A drafter is small: a quarter of the cores. Where only one of the two needs cores, or it has its own, it may
     // take them all, but for the one that the target's thread keeps.
-    const int beside = on_cpu_ ? n_threads / 4 : n_threads - 1;
+    const int beside = on_cpu_ ? target_->n_threads() / 4 : target_->n_threads() - 1;
     beside_pool_ = options.n_threads > 0 ? threadpool_ : std::make_shared<Threadpool>(std::max(1, beside));
     // The selector's lattice comes back through the "nextn" embeddings, a row for every token of the batch.
     llama_set_embeddings_nextn(context_.get(), has_selector_, false);
@@ -244,9 +250,13 @@ void Drafter::create_context(const DrafterOptions & options) {
 void Drafter::run_beside(bool beside) {
     if (beside != beside_) {
         beside_ = beside;
-        const Threadpool & pool = beside ? *beside_pool_ : *threadpool_;
-        llama_attach_threadpool(context_.get(), pool.raw(), pool.raw());
-        llama_set_n_threads(context_.get(), pool.n_threads(), pool.n_threads());
+        const Threadpool * pool = beside ? beside_pool_.get() : threadpool_.get();
+        const int n_threads = pool ? pool->n_threads() : target_->n_threads();
+        llama_detach_threadpool(context_.get());
+        if (pool) {
+            llama_attach_threadpool(context_.get(), pool->raw(), pool->raw());
+        }
+        llama_set_n_threads(context_.get(), n_threads, n_threads);
     }
 }
 

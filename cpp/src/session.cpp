@@ -90,7 +90,7 @@ void Session::begin(const Tokens & prompt, const GenerationOptions & options) {
     stats_.n_reused = target_->n_past();
     began_us_ = now_us();
     speculator_.begin(committed_);
-    if (speculator_.needs_calibration() && target_->n_past() + CostModel::max_rows < target_->n_ctx()) {
+    if (speculator_.needs_calibration() && target_->n_past() + Target::max_rows < target_->n_ctx()) {
         calibrate();
         began_us_ = now_us();
     }

@@ -29,11 +29,12 @@ const Draft & Slot::draft(const Tokens & text, int max_tokens, const SamplerOpti
     return draft_;
 }
 
-void Slot::rows(int position, int n_rows, const float * features, int n_rows_in_all) {
+void Slot::rows(int position, int n_rows, const float * features, const CostModel::Company & company) {
     const std::int64_t now = now_us();
     speculator_.land();
-    if (drafted_ && verify_us_ == 0.0 && n_rows_in_all == 1 + static_cast<int>(draft_.tokens.size())) {
-        verify_us_ = static_cast<double>(now - launched_us_);  // a pass of this slot alone
+    if (drafted_ && verify_us_ == 0.0 && n_rows == 1 + static_cast<int>(draft_.tokens.size())) {
+        verify_us_ = static_cast<double>(now - launched_us_);
+        company_ = company;  // and in such company, most likely, the next pass will be
     }
     const int stashed = feature_width_ > 0 ? static_cast<int>(stash_.size()) / feature_width_ : 0;
     // What stood at or behind this position was taken back, and is seen anew.
@@ -82,6 +83,7 @@ void Slot::learn(const Tokens & text) {
            draft_.tokens[static_cast<std::size_t>(n_accepted)] == text[text_.size() + std::size_t(n_accepted)]) {
         ++n_accepted;
     }
+    speculator_.keep(company_);
     speculator_.learn(draft_, n_accepted, text, verify_us_, beside_);
     ++stats_.n_verifications;
     stats_.n_committed += n_new;

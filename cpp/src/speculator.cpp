@@ -38,9 +38,9 @@ Speculator::Speculator(std::shared_ptr<NgramMap> ngram, std::shared_ptr<ModelDra
     : ngram_(std::move(ngram)), drafter_(std::move(drafter)), options_(options) {
     blocks_drafter_ = std::dynamic_pointer_cast<BlockDrafter>(drafter_);
     token_drafter_ = std::dynamic_pointer_cast<TokenDrafter>(drafter_);
-    if (options.width < SpeculatorOptions::automatic || options.width >= CostModel::max_rows) {
+    if (options.width < SpeculatorOptions::automatic || options.width > SpeculatorOptions::max_width) {
         throw std::invalid_argument("width is " + std::to_string(options.width) + "; use 1 to " +
-                                    std::to_string(CostModel::max_rows - 1) + ", or 0 (automatic)");
+                                    std::to_string(int(SpeculatorOptions::max_width)) + ", or 0 (automatic)");
     }
     if (options.n_outcomes < 1 || options.n_outcomes > 8) {
         throw std::invalid_argument("n_outcomes is " + std::to_string(options.n_outcomes) + "; use 1 to 8");
@@ -403,6 +403,7 @@ void Speculator::splice(Draft & draft, int max_tokens) {
 
 Draft Speculator::propose(const Tokens & committed, int max_tokens, const SamplerOptions & sampling, bool with_q) {
     cost_ = &curves_.at(static_cast<int>(committed.size()));
+    cost_->keep(company_);
     Option best;
     if (max_tokens >= 1) {
         Option table = from_table(committed, max_tokens, with_q);
@@ -491,6 +492,9 @@ bool Speculator::wants_ahead(const Draft & draft) {
     if (options_.ahead == Ahead::on) {
         return true;
     }
+    if (!cost_->measured()) {
+        return false;  // first what the target costs alone
+    }
     if (draft.source == Source::ngram && table_gain_ > 1.0 && beside_ratio_ > 1.05) {
         return false;  // the table does well, and the drafter would slow the target down
     }
@@ -499,7 +503,7 @@ bool Speculator::wants_ahead(const Draft & draft) {
         return true;
     }
     const int least = automatic() ? 0 : options_.width;
-    const double in_turn = fresh_choice(CostModel::max_rows, least).gain;
+    const double in_turn = fresh_choice(SpeculatorOptions::max_width, least).gain;
     const double needed = std::max(automatic() ? 1.0 : 0.0, in_turn) * (was_ahead_ ? 1.0 : hysteresis);
     if (ahead_choice(false).gain > needed) {
         try_ahead_after_ = first_probe;

@@ -95,9 +95,6 @@ MemoryUse memory_use(const llama_context * context) {
     return use;
 }
 
-void Target::Free::operator()(llama_model * model) const { llama_model_free(model); }
-void Target::Free::operator()(llama_context * context) const { llama_free(context); }
-
 Target::Target(const std::string & path, const TargetOptions & options) : path_(path), options_(options) {
     init_backend();
     check(options_);
@@ -107,7 +104,23 @@ Target::Target(const std::string & path, const TargetOptions & options) : path_(
     tokenizer_ = vocab().fingerprint();
 }
 
+Target::Target(llama_context * context, const std::string & path, const TargetOptions & options)
+    : path_(path),
+      options_(options),
+      model_(const_cast<llama_model *>(llama_get_model(context)), [](llama_model *) {}),
+      context_(context, [](llama_context *) {}) {
+    init_backend();
+    check(options_);
+    GgufFile(path).require_language_model();
+    tokenizer_ = vocab().fingerprint();
+    n_ctx_ = static_cast<int>(llama_n_ctx_seq(context));
+    options_.n_batch = static_cast<int>(llama_n_batch(context));
+    max_draft_ = max_rows - 1;
+}
+
 Target::~Target() = default;
+
+int Target::n_threads() const { return threadpool_ ? threadpool_->n_threads() : llama_n_threads(context_.get()); }
 
 void Target::load(const std::string & path) {
     llama_model_params params = llama_model_default_params();
@@ -130,7 +143,7 @@ void Target::load(const std::string & path) {
         };
     }
     take_errors();
-    model_.reset(llama_model_load_from_file(path.c_str(), params));
+    model_.reset(llama_model_load_from_file(path.c_str(), params), llama_model_free);
     if (given_up) {
         throw Interrupted("loading was interrupted");
     }
@@ -164,7 +177,7 @@ void Target::create_context() {
         return self.interrupt_ && self.interrupt_();
     };
     take_errors();
-    context_.reset(llama_init_from_model(model_.get(), params));
+    context_.reset(llama_init_from_model(model_.get(), params), llama_free);
     if (!context_) {
         throw ModelError("llama.cpp cannot make a context of " + std::to_string(options_.n_ctx) + " tokens for " +
                          path_ + because(take_errors()) + "; try a smaller n_ctx or a quantised KV cache");
@@ -232,7 +245,7 @@ void Target::verify(const Token * tokens, int n) {
 }
 
 void Target::spare_threads(int n_threads) {
-    const int n = std::max(1, threadpool_->n_threads() - n_threads);
+    const int n = std::max(1, this->n_threads() - n_threads);
     llama_set_n_threads(context_.get(), n, n);
 }
 
@@ -279,6 +292,10 @@ void Target::enable_features(const std::vector<int> & layers) {
     if (!gives_features(architecture)) {
         throw IncompatibleDrafterError("targets of architecture " + architecture + " give no features");
     }
+    if (n_feature_users_ > 0 && !threadpool_ && feature_layers_ == layers) {
+        ++n_feature_users_;
+        return;
+    }
     if (!feature_layers_.empty()) {
         throw std::invalid_argument("this target has a drafter already; close that one first");
     }
@@ -288,12 +305,16 @@ void Target::enable_features(const std::vector<int> & layers) {
         }
     }
     feature_layers_ = layers;
+    n_feature_users_ = 1;
     for (const int layer : feature_layers_) {
         llama_set_embeddings_layer_inp(context_.get(), static_cast<std::uint32_t>(layer), true);
     }
 }
 
 void Target::disable_features() {
+    if (--n_feature_users_ > 0) {
+        return;
+    }
     for (const int layer : feature_layers_) {
         llama_set_embeddings_layer_inp(context_.get(), static_cast<std::uint32_t>(layer), false);
     }

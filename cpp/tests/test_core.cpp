@@ -93,6 +93,23 @@ TEST(least_width_is_kept_whatever_it_gains) {
     CHECK(cost.best_width({0.1f, 0.1f, 0.1f}, {}, 2).width == 2);
 }
 
+TEST(in_company_a_draft_is_worth_what_the_whole_pass_gains) {
+    CostModel cost;
+    // Rows are free up to 4, then a step: alone a draft of 3 is free, beside 3 other rows it costs the step.
+    for (int rows = 1; rows <= 8; ++rows) {
+        cost.observe(rows, rows <= 4 ? 10.0 : 25.0);
+    }
+    const std::vector<float> likely(3, 0.8f);
+    CHECK(cost.best_width(likely).width == 3);
+    cost.keep({3, 3});
+    CHECK(cost.verify_us(1) == 10.0);
+    CHECK(cost.verify_us(2) == 25.0);
+    CHECK(cost.best_width(likely).width == 0);  // 4 tokens in 10 beat 4 + 1.95 in 25
+    cost.observe(1, 10.0);                      // the pass had four rows
+    cost.keep({});
+    CHECK(cost.verify_us(4) == 10.0);
+}
+
 TEST(acceptance_is_conditional_on_reaching_a_position) {
     Acceptance acceptance;
     CHECK(acceptance.probabilities(2) == std::vector<float>({Acceptance::prior, Acceptance::prior}));

@@ -418,17 +418,17 @@ struct SmallServer {
     explicit SmallServer(Ahead ahead)
         : drafter(std::make_shared<CountingDrafter>()), slot(nullptr, drafter, {3, ahead, 4}, 1) {}
 
-    void pass(int position, int n_rows, int n_rows_in_all) {
+    void pass(int position, int n_rows) {
         std::vector<float> features;
         for (int i = 0; i < n_rows; ++i) {
             features.push_back(static_cast<float>(position + i));
         }
-        slot.rows(position, n_rows, features.data(), n_rows_in_all);
+        slot.rows(position, n_rows, features.data());
     }
     void prefill(int from, int to) {
         for (int position = from; position < to; position += 4) {
             const int n = std::min(4, to - position);
-            pass(position, n, n);
+            pass(position, n);
         }
     }
     void generate(Tokens & text, int n) {
@@ -437,7 +437,7 @@ struct SmallServer {
             drafter->anchor_position = static_cast<int>(text.size()) - 1;
             const Draft draft = slot.draft(text, 8, {}, false);
             const int n_rows = 1 + static_cast<int>(draft.tokens.size());
-            pass(static_cast<int>(text.size()) - 1, n_rows, n_rows);
+            pass(static_cast<int>(text.size()) - 1, n_rows);
             for (const Token token : draft.tokens) {
                 if (token != text.back() + 1) {
                     break;
@@ -490,7 +490,7 @@ TEST(a_slot_survives_what_a_server_does_in_between) {
     CHECK(server.drafter->skipped == 20);
     // Rows that gave no features (an image).
     server.slot.clear();
-    server.slot.rows(0, 5, nullptr, 5);
+    server.slot.rows(0, 5, nullptr);
     Tokens seen = counting(12);
     server.prefill(5, 11);
     server.generate(seen, 8);

@@ -19,7 +19,16 @@ namespace dflash {
 
 class CostModel {
 public:
-    static constexpr int max_rows = 64;
+    static constexpr int max_rows = 256;
+
+    // What else is in the passes: rows of other texts, and how many texts they are. From now on all rows given and
+    // asked for are those beside them; what they cost is the whole pass, and every text is taken to go on by one
+    // token at least, whatever this one's draft does.
+    struct Company {
+        int rows = 0;
+        int texts = 0;
+    };
+    void keep(const Company & company) { company_ = company; }
 
     // One verification of n_rows took `us` microseconds.
     void observe(int n_rows, double us);
@@ -59,6 +68,7 @@ private:
     static double prior_multiple(int n_rows) { return 1.0 + slope_prior * (n_rows - 1); }
     bool known(int n_rows) const { return n_rows == 1 || cells_[static_cast<std::size_t>(n_rows)].n > 0; }
     double multiple(int n_rows) const;
+    double pass_us(int n_rows) const;
 
     struct Cell {
         double multiple = 0.0;  // of a single row's time
@@ -69,6 +79,7 @@ private:
     std::array<Cell, max_rows + 1> cells_{};  // [rows]; cell 1 counts only
     double single_us_ = 1.0;                  // of a single row; nothing measured: only ratios matter
     long observations_ = 0;
+    Company company_;
 };
 
 // Cost models by the length of the context that the rows attend to: attention grows, everything else does not.

@@ -29,10 +29,11 @@ struct llama_model;
 namespace dflash {
 
 struct DrafterOptions {
-    int n_gpu_layers = -1;   // layers on the device; -1: all
-    int n_threads = 0;       // 0: the target's threads, in the target's pool
-    bool plan_only = false;  // as in TargetOptions
-    std::string device;      // as find_device takes it; empty: as llama.cpp chooses
+    int n_gpu_layers = -1;          // layers on the device; -1: all
+    int n_threads = 0;              // 0: the target's threads, in the target's pool
+    bool plan_only = false;         // as in TargetOptions
+    std::string device;             // as find_device takes it; empty: as llama.cpp chooses
+    llama_model * model = nullptr;  // loaded by somebody else from the same file, and outlives the drafter
 };
 
 class Drafter : public BlockDrafter {

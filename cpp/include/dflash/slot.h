@@ -33,8 +33,8 @@ public:
 
     // The target's pass over rows at positions [position, position + n_rows) of this slot is over. features:
     // [n_rows][feature_width], or null where it gave none (an image, say): the drafter then does without them.
-    // n_rows_in_all: of the pass, the other slots' counted.
-    void rows(int position, int n_rows, const float * features, int n_rows_in_all);
+    // company: the other slots in that pass.
+    void rows(int position, int n_rows, const float * features, const CostModel::Company & company = {});
 
     // Nothing of the text stands any more.
     void clear();
@@ -55,6 +55,7 @@ private:
     bool beside_ = false;   // the drafter works, or worked, beside that verification
     std::int64_t launched_us_ = 0;
     double verify_us_ = 0.0;  // of that verification; 0: not known
+    CostModel::Company company_;
     // Features of rows that may not be committed yet.
     int stash_position_ = 0;  // of the first one
     std::vector<float> stash_;

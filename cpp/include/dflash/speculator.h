@@ -44,6 +44,7 @@ Ahead ahead_of(const std::string & name);
 
 struct SpeculatorOptions {
     static constexpr int automatic = 0;
+    static constexpr int max_width = 63;
 
     int width = automatic;  // tokens that the drafter is asked for, or `automatic`
     Ahead ahead = Ahead::automatic;
@@ -81,6 +82,9 @@ public:
         int n_rows = 0;
     };
     Landing land();
+
+    // Other texts in the target's passes, until told otherwise.
+    void keep(const CostModel::Company & company) { company_ = company; }
 
     // The verdict: the draft's accepted length, the tokens now committed, the verification's time (0: not known).
     void learn(const Draft & draft, int n_accepted, const Tokens & committed, double verify_us, bool beside);
@@ -153,10 +157,11 @@ private:
 
     CostCurves curves_;
     CostModel * cost_ = &curves_.at(0);  // at the present length of the text
-    CostModel draft_cost_;               // of drafts, by their tokens instead of rows
-    double beside_ratio_ = 1.0;          // of a verification beside a drafter's pass to one alone
-    long n_beside_ = 0;                  // verifications behind it
-    CostModel beside_cost_;              // of drafter passes beside the target: 1: the anchor's, 2: for outcomes
+    CostModel::Company company_;
+    CostModel draft_cost_;       // of drafts, by their tokens instead of rows
+    double beside_ratio_ = 1.0;  // of a verification beside a drafter's pass to one alone
+    long n_beside_ = 0;          // verifications behind it
+    CostModel beside_cost_;      // of drafter passes beside the target: 1: the anchor's, 2: for outcomes
     bool calibrated_ = false;
 
     int undrafted_ = 0;  // steps since the drafter was last asked

@@ -59,6 +59,9 @@ public:
 
     // Throws ModelError (the file, or llama.cpp's reason), std::invalid_argument (an option), Interrupted.
     Target(const std::string & path, const TargetOptions & options);
+    // A view of a context that somebody else owns, outlives it and runs, for drafters to attach to; nothing is decoded
+    // through it. path: the model's file, for its header; of the options, types and flash attention count.
+    Target(llama_context * context, const std::string & path, const TargetOptions & options);
     ~Target();
 
     // Appends tokens[0..n) without logits, n <= n_batch.
@@ -90,9 +93,9 @@ public:
     // Draft tokens that can be taken back after a verification; 0 where none can.
     int max_draft() const { return max_draft_; }
 
-    // Keeps, from now on, the inputs of these layers for every row of a pass, for a drafter to read.
-    // Throws std::invalid_argument where a layer is out of range or a drafter is attached already,
-    // IncompatibleDrafterError where this architecture gives no features.
+    // Keeps, from now on, the inputs of these layers for every row of a pass, for a drafter to read. Several drafters
+    // may ask for the same layers. Throws std::invalid_argument where a layer is out of range or a drafter is attached
+    // that asked for others, or for a target of our own; IncompatibleDrafterError where this architecture gives none.
     void enable_features(const std::vector<int> & layers);
     void disable_features();
     static bool gives_features(const std::string & architecture);
@@ -112,18 +115,14 @@ public:
     std::uint64_t model_bytes() const;
     MemoryUse memory() const { return memory_use(context_.get()); }
     int n_ctx_train() const;
-    int n_threads() const { return threadpool_->n_threads(); }
+    int n_threads() const;
+    // Null for a view: its owner's threads are its owner's.
     const std::shared_ptr<Threadpool> & threadpool() const { return threadpool_; }
     // Fills in what a context of the same kind shares with this one: KV types and flash attention.
     void share_settings(llama_context_params & params) const;
     llama_context * raw() const { return context_.get(); }
 
 private:
-    struct Free {
-        void operator()(llama_model * model) const;
-        void operator()(llama_context * context) const;
-    };
-
     void load(const std::string & path);
     void create_context();
     void append(const Token * tokens, int n, bool with_logits);
@@ -131,8 +130,8 @@ private:
     std::string path_;
     TargetOptions options_;
     std::shared_ptr<Threadpool> threadpool_;
-    std::unique_ptr<llama_model, Free> model_;
-    std::unique_ptr<llama_context, Free> context_;
+    std::shared_ptr<llama_model> model_;      // not freed for a view
+    std::shared_ptr<llama_context> context_;  // as that
     std::function<bool()> interrupt_;
     std::uint64_t tokenizer_ = 0;
     int n_ctx_ = 0;
@@ -140,6 +139,7 @@ private:
     int max_draft_ = 0;
     std::int64_t pace_us_ = 0;
     std::vector<int> feature_layers_;
+    int n_feature_users_ = 0;
 };
 
 }  // namespace dflash

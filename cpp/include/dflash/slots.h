@@ -1,0 +1,71 @@
+// The slots of a server over one target context that the server runs: a Slot and a drafter context for each, all over
+// one drafter model. What llama-server's draft-dflash-parallel type is made of.
+//
+//     draft(slot, ...)   before a pass, for each slot that generates
+//     rows(...)          after it, for each slot that had rows in it
+//
+// Nothing is thrown after construction: a drafter that fails is given up, its slot goes on with the table.
+// One thread at a time.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dflash/drafter.h"
+#include "dflash/slot.h"
+
+struct llama_context;
+struct llama_model;
+
+namespace dflash {
+
+struct SlotsOptions {
+    int n_slots = 1;
+    std::string target_path;   // for its header
+    std::string drafter_path;  // as well
+    TargetOptions target;      // types and flash attention, which the drafters' contexts share
+    DrafterOptions drafter;    // model: the one that the server has loaded
+    SpeculatorOptions speculation;
+    bool ngram = true;  // a k4v table for each slot
+    NgramMapOptions table;
+    std::string table_path;  // the tables are read from here and written at the end; empty: not kept
+};
+
+class Slots {
+public:
+    // Throws ModelError, IncompatibleDrafterError, NgramMapError, std::invalid_argument.
+    Slots(llama_context * target, const SlotsOptions & options);
+    ~Slots();
+
+    // A draft behind the slot's text, of at most max_tokens. seed: of the noise that tokens are drawn with.
+    const Draft & draft(int slot, const Tokens & text, int max_tokens, float temperature, std::uint64_t seed,
+                        bool with_q);
+
+    // Rows [first_row, first_row + n_rows) of the target's last pass were the slot's, at positions from `position` on.
+    struct Rows {
+        int slot = 0;
+        int position = 0;
+        int first_row = 0;
+        int n_rows = 0;
+    };
+    // with_features: false for rows that give none (embeddings pinned to one position). company: the other slots' rows
+    // in that pass, and how many slots they are.
+    void rows(const Rows & rows, bool with_features, const CostModel::Company & company);
+
+    int max_tokens() const;  // of a draft
+    const Slot & slot(int i) const { return *slots_[static_cast<std::size_t>(i)]; }
+
+private:
+    std::string table_path(int slot) const;
+
+    SlotsOptions options_;
+    std::shared_ptr<Target> target_;
+    std::vector<std::shared_ptr<Drafter>> drafters_;
+    std::vector<std::shared_ptr<NgramMap>> tables_;  // [n_slots] or none
+    std::vector<std::unique_ptr<Slot>> slots_;
+    std::vector<float> features_;
+};
+
+}  // namespace dflash
