@@ -93,7 +93,7 @@ def engine(target: Target, path: Path, n_ctx: int = 512) -> tuple[_core.Target, 
         flash_attention="off", progress=None,
     )  # fmt: skip
     drafter = _core.Drafter(str(path), core, n_gpu_layers=0, n_threads=0, device="")
-    return core, drafter, _core.Session(core, None, drafter, 5)
+    return core, drafter, _core.Session(core, None, drafter, 5, "off")
 
 
 def relative(found: np.ndarray, expected: np.ndarray) -> float:
@@ -175,8 +175,8 @@ def test_generation_equals_the_references(
     model, path = load(tmp_path, target, case)
     n_tokens = 200
     with LLM(
-        target.path, drafter=path, ngram=False, width=block_size - 1, n_ctx=512, type_k="f32", type_v="f32",
-        flash_attention="off",
+        target.path, drafter=path, ngram=False, width=block_size - 1, ahead="off", n_ctx=512, type_k="f32",
+        type_v="f32", flash_attention="off",
     ) as llm:  # fmt: skip
         for prompt in PROMPTS:
             reference = dflash_generate(

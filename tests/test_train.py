@@ -95,7 +95,9 @@ def share_of_same_drafts(target: Path, folder: Path, n: int, reveal: int) -> flo
     drafts = TextDrafts(run.student(), run.store().columns(), text, n, reveal)
     paths = drafts.walk(reveal + 1)
     same = total = 0
-    with LLM(target, drafter=folder / "drafter.gguf", ngram=False, width=5, n_ctx=256, n_threads=1) as llm:
+    with LLM(
+        target, drafter=folder / "drafter.gguf", width=5, ahead="off", ngram=False, n_ctx=256, n_threads=1
+    ) as llm:
         assert isinstance(llm._drafter, _core.Drafter)
         for anchor, path in list(zip(drafts.anchors, paths, strict=True))[:40]:
             llm.reset()

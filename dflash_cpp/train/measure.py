@@ -59,7 +59,8 @@ def engine_acceptance(run: Run, store: FeatureStore, width: int, report: Report)
     tokens = store.columns()["tokens"]
     texts = [text for text in store.texts if text.temperature == 0.0]
     counts = {kind: [0, 0] for kind in KINDS}
-    with LLM(run.target, drafter=run.folder / "drafter.gguf", ngram=False, width=width, n_ctx=1024) as llm:
+    path = run.folder / "drafter.gguf"
+    with LLM(run.target, drafter=path, ngram=False, width=width, ahead="off", n_ctx=1024) as llm:
         for number, text in enumerate(texts):
             rows = tokens[text.start : text.start + text.length].tolist()
             llm.reset()
