@@ -93,7 +93,7 @@ def test_answers_are_the_plain_servers(
             )
             text = [*plain.tokenize(prompt), *base["tokens"][:at]]
             gap = top_two_gap(plain, text, at + 1)
-            # Batches of several slots round by who else is in them, the plain server's too: reported, not judged yet.
+            # Passes of several slots round by who else is in them: reported, not judged yet.
             assert gap < NEAR_TIE or n_slots > 1
             near_ties += gap < NEAR_TIE
             wider += gap >= NEAR_TIE
@@ -103,7 +103,8 @@ def test_answers_are_the_plain_servers(
     drafted = sum(t.get("draft_n", 0) for t in timings)
     accepted = sum(t.get("draft_n_accepted", 0) for t in timings)
     report(
-        f"server, {n_slots} slots, ahead {ahead}: {near_ties} near-ties and {wider} wider gaps in {len(PROMPTS)} answers; "
+        f"server, {n_slots} slots, ahead {ahead}: {near_ties} near-ties and {wider} wider gaps "
+        f"in {len(PROMPTS)} answers; "
         f"{accepted} of {drafted} drafted tokens accepted"
     )
     assert accepted > 0 or ahead == "auto"
