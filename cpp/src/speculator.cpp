@@ -336,8 +336,8 @@ int Speculator::block_rows(int width) const {
 }
 
 // Asks the drafter now, the target waiting. Empty where it gives nothing.
-Speculator::Option Speculator::fresh(const Tokens & committed, int max_tokens, int width, bool probing,
-                                     const SamplerOptions & sampling, bool with_q) {
+Draft Speculator::fresh(const Tokens & committed, int max_tokens, int width, bool probing,
+                        const SamplerOptions & sampling, bool with_q) {
     // A block is not causal: the last ones are as long as the reference's, which leaves no room for the bonus.
     const int wanted = std::min(width, max_tokens + 1);
     const std::int64_t start = now_us();
@@ -371,9 +371,9 @@ Speculator::Option Speculator::fresh(const Tokens & committed, int max_tokens, i
     }
     const double us = static_cast<double>(now_us() - start);
     draft_cost_.observe(n_drafted, us);
-    Option option = cut(std::move(draft), max_tokens, probing ? probed_width : 0, with_q);
-    option.draft.expected_us = us;
-    return option;
+    draft = cut(std::move(draft), max_tokens, probing ? probed_width : 0, with_q).draft;
+    draft.expected_us = us;
+    return draft;
 }
 
 // What the table knows to follow the drafter's tokens is offered behind them, as far as that pays. Rejection sampling
@@ -404,36 +404,32 @@ void Speculator::splice(Draft & draft, int max_tokens) {
 Draft Speculator::propose(const Tokens & committed, int max_tokens, const SamplerOptions & sampling, bool with_q) {
     cost_ = &curves_.at(static_cast<int>(committed.size()));
     cost_->keep(company_);
-    Option best;
+    Draft best;
     if (max_tokens >= 1) {
         Option table = from_table(committed, max_tokens, with_q);
         table_gain_ = table.gain;
         const bool may_continue = options_.ahead != Ahead::off;
         Option ready = may_continue ? from_block(committed, max_tokens, sampling, with_q) : Option();
-        const bool is_ready = !ready.draft.walked.empty() || (with_q && !ready.draft.tokens.empty());
+        const bool is_ready = !ready.draft.walked.empty();
         // While the drafter works beside the target, waiting for it would undo that.
         const bool keep_going = is_ready && (options_.ahead == Ahead::on || was_ahead_);
-        if (!drafter_) {
-            best = std::move(table);
-        } else if (!automatic()) {
-            const bool prefers_table = table.draft.expected_tokens() - 1.0 > drafter_accepted_;
+        const bool prefers_table = table.draft.expected_tokens() - 1.0 > drafter_accepted_;
+        if (drafter_ && !automatic() && !prefers_table) {
             const int least = std::min(options_.width, max_tokens);
-            if (prefers_table) {
-                best = std::move(table);
-            } else if (keep_going || (is_ready && ready.gain > fresh_choice(max_tokens, least).gain)) {
-                best = std::move(ready);
+            if (keep_going || (is_ready && ready.gain > fresh_choice(max_tokens, least).gain)) {
+                best = std::move(ready.draft);
             } else {
                 best = fresh(committed, max_tokens, options_.width, false, sampling, with_q);
             }
-        } else {
+        } else if (drafter_ && automatic()) {
             const CostModel::Choice plan = fresh_choice(max_tokens, 0);
             const bool by_fresh = !keep_going && plan.width > 0 && plan.gain > ready.gain;
             const double gain = by_fresh ? plan.gain : ready.gain;
             if (gain > 1.0 && gain > table.gain) {
                 undrafted_ = 0;
                 probe_after_ = first_probe;
-                best =
-                    by_fresh ? fresh(committed, max_tokens, plan.width, false, sampling, with_q) : std::move(ready);
+                best = by_fresh ? fresh(committed, max_tokens, plan.width, false, sampling, with_q)
+                                : std::move(ready.draft);
             } else if (!keep_going && table.gain <= 1.0 && ++undrafted_ >= probe_after_) {
                 undrafted_ = 0;
                 probe_after_ = std::min(2 * probe_after_, int(last_probe));
@@ -441,27 +437,25 @@ Draft Speculator::propose(const Tokens & committed, int max_tokens, const Sample
                 best = fresh(committed, max_tokens, width, true, sampling, with_q);
             }
         }
-        if (best.draft.tokens.empty() && !table.draft.tokens.empty()) {
-            best.draft.tokens = std::move(table.draft.tokens);
-            best.draft.acceptance = std::move(table.draft.acceptance);
-            best.draft.source = Source::ngram;
-            best.draft.q.clear();
+        if (best.tokens.empty() && !table.draft.tokens.empty()) {
+            best.tokens = std::move(table.draft.tokens);
+            best.acceptance = std::move(table.draft.acceptance);
+            best.source = Source::ngram;
+            best.q.clear();
         }
         // What the drafter would have said teaches, too.
-        if (best.draft.walked.empty() && !with_q) {
-            best.draft.walked = std::move(ready.draft.walked);
-            best.draft.confidence = std::move(ready.draft.confidence);
-            best.draft.walked_by = ready.draft.walked_by;
+        if (best.walked.empty() && !with_q) {
+            best.walked = std::move(ready.draft.walked);
+            best.confidence = std::move(ready.draft.confidence);
+            best.walked_by = ready.draft.walked_by;
         }
     }
-    Draft draft = std::move(best.draft);
-    if (by_drafter(draft.source) && !with_q) {
-        splice(draft, max_tokens);
+    if (by_drafter(best.source) && !with_q) {
+        splice(best, max_tokens);
     }
-    draft.position = static_cast<int>(committed.size());
-    draft.expected_us +=
-        cost_->verify_us(1 + static_cast<int>(draft.tokens.size())) * (was_ahead_ ? beside_ratio_ : 1);
-    return draft;
+    best.position = static_cast<int>(committed.size());
+    best.expected_us += cost_->verify_us(1 + static_cast<int>(best.tokens.size())) * (was_ahead_ ? beside_ratio_ : 1);
+    return best;
 }
 
 // What drafting beside every verification is worth: at what width, and what it gains over plain decoding.
@@ -525,8 +519,7 @@ struct Speculator::Flight {
     Token anchor;
     int anchor_position;
     int next_width;
-    bool has_base;
-    Lattice base;        // where has_base
+    Lattice base;        // the anchor's block where it is there already; else empty
     double verify_us;    // how long it may last where time counts; 0: it does not
     double outcomes_us;  // how long the pass for outcomes lasts
     WalkOptions noise;
@@ -536,24 +529,24 @@ struct Speculator::Flight {
 void Speculator::draft_ahead(const Flight & flight) {
     const int all = blocks_drafter_->max_tokens();
     const std::int64_t start = landed_.landing.start_us = now_us();
-    Lattice base = flight.base;
-    if (!flight.has_base) {
+    const Lattice * base = &flight.base;
+    if (base->empty()) {
         std::vector<Lattice> drafted = blocks_drafter_->revealed_lattices({{flight.anchor}}, all);
         if (drafted.empty()) {
             landed_.failed = true;
             return;
         }
-        base = drafted[0];
         landed_.blocks.push_back({flight.anchor_position, {flight.anchor}, std::move(drafted[0])});
+        base = &landed_.blocks.back().lattice;
         landed_.landing.n_rows += all + 1;
+        landed_.base_us = static_cast<double>(now_us() - start);
     }
     const std::int64_t based = landed_.landing.end_us = now_us();
-    landed_.base_us = flight.has_base ? 0.0 : static_cast<double>(based - start);
     if (flight.verify_us > 0.0 && static_cast<double>(based - start) + flight.outcomes_us > 1.1 * flight.verify_us) {
         return;  // going on in the block at the anchor must do
     }
     std::vector<Outcome> outcomes =
-        likely_outcomes(base, flight.draft, flight.acceptance, options_.n_outcomes, flight.noise);
+        likely_outcomes(*base, flight.draft, flight.acceptance, options_.n_outcomes, flight.noise);
     std::vector<Tokens> prefixes;
     std::size_t longest = 0;
     for (const Outcome & outcome : outcomes) {
@@ -595,9 +588,7 @@ bool Speculator::launch(const Tokens & committed, const Draft & draft, const Sam
     flight.anchor = committed.back();
     flight.anchor_position = static_cast<int>(committed.size()) - 1;
     flight.next_width = std::max(2, automatic() ? ahead_choice(false).width : options_.width);
-    const DraftedBlock * base = blocks_.base(flight.anchor_position);
-    flight.has_base = base != nullptr;
-    if (base) {
+    if (const DraftedBlock * base = blocks_.base(flight.anchor_position)) {
         flight.base = base->lattice;
     }
     const bool timed = options_.ahead == Ahead::automatic;

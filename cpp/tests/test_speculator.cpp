@@ -70,7 +70,6 @@ public:
     int n_past() const override { return n_past_; }
     std::uint64_t model_bytes() const override { return 1; }
     int max_tokens() const override { return 11; }
-    int max_blocks() const override { return 9; }
 
     std::vector<Lattice> revealed_lattices(const std::vector<Tokens> & prefixes, int n_tokens) override {
         CHECK(anchor_position < 0 || n_past_ == anchor_position);

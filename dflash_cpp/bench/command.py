@@ -56,7 +56,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
 def parse_pace(text: str | None) -> tuple[float, float]:
     """Return milliseconds of the target and the drafter from "target=60,drafter=18"; ValueError otherwise."""
     pace = {"target": 0.0, "drafter": 0.0}
-    for part in (text or "").split(",") if text else []:
+    for part in text.split(",") if text else []:
         name, _, value = part.partition("=")
         try:
             milliseconds = float(value)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from dflash_cpp.bench.runner import Run
 
 COLOURS = {"verify": "#2f6fb3", "prefill": "#9bb9d8", "draft": "#d9822b", "ahead": "#3a9a5b", "inject": "#c9b458",
-           "propose": "#888888", "sample": "#888888", "commit": "#888888", "learn": "#888888", "wait": "#c0504d",
-           "begin": "#cccccc"}  # fmt: skip
+           "wait": "#c0504d", "begin": "#cccccc"}  # fmt: skip
+OTHER = "#888888"
 
 
 def _pyplot() -> Any:
@@ -80,8 +80,8 @@ def draw_timeline(timelines: Mapping[str, list[TimelineEvent]], path: Path, *, v
             for e in events:
                 if e.lane == lane and e.end > begin and e.start < end:
                     span = (1e3 * (max(e.start, begin) - begin), 1e3 * (min(e.end, end) - max(e.start, begin)))
-                    axis.broken_barh([span], (row + 0.1, 0.8), facecolors=COLOURS.get(e.name, "#888888"))
-                    names.setdefault(e.name if lane != "host" else "host", COLOURS.get(e.name, "#888888"))
+                    axis.broken_barh([span], (row + 0.1, 0.8), facecolors=COLOURS.get(e.name, OTHER))
+                    names.setdefault(e.name if lane != "host" else "host", COLOURS.get(e.name, OTHER))
         axis.set_yticks([0.5, 1.5, 2.5], ["host", "drafter", "target"])
         axis.set_xlim(0, 1e3 * (end - begin))
         axis.set_title(mode, loc="left", fontsize="small")

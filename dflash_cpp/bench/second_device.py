@@ -24,7 +24,8 @@ _core.serve_rpc(endpoint, 1)
 """
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a TCP port of loopback that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -46,7 +47,7 @@ def second_device() -> Iterator[str]:
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     pinned = len(cores) > 1
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-c", SERVE, f"127.0.0.1:{port}", str(cores[-1]) if pinned else ""]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

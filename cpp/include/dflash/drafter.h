@@ -38,7 +38,7 @@ struct DrafterOptions {
 
 class Drafter : public BlockDrafter {
 public:
-    static constexpr int most_blocks = 9;  // of a pass: what may happen, and the anchor alone
+    static constexpr int max_blocks = 8;
     static constexpr int max_pending = 64;
 
     // Whether the file is a DFlash drafter (by its architecture). Throws ModelError on a file that is no GGUF.
@@ -64,7 +64,7 @@ public:
     // later draft is empty too.
     Lattice lattice(Token anchor, int n_tokens);
     // The same for several anchors at that position, in one pass over blocks that share the injected context:
-    // one lattice each, in order; none where the drafter is broken. At most max_blocks() anchors.
+    // one lattice each, in order; none where the drafter is broken. At most max_blocks anchors.
     std::vector<Lattice> lattices(const Tokens & anchors, int n_tokens);
     // The same with revealed prefixes: blocks [anchor, x1 .. xr, MASK ...] of n_tokens + 1 rows. Of each lattice
     // only the positions after the prefix mean anything; walk it from r + 1 with xr as predecessor.
@@ -80,7 +80,6 @@ public:
     void truncate(int n_tokens) override;
     int n_past() const override { return n_past_ + n_pending_; }
     int max_tokens() const override { return block_size_ - 1; }
-    int max_blocks() const override { return most_blocks; }
     // Beside the target's pass it computes in a threadpool of its own.
     void run_beside(bool beside) override;
     int threads_beside() const override { return on_cpu_ ? beside_pool_->n_threads() : 0; }
@@ -104,6 +103,7 @@ private:
 
     void load(const GgufFile & file, const DrafterOptions & options);
     void create_context(const DrafterOptions & options);
+    void compute_in(const Threadpool * pool);
     float * add_pending(int n_rows);
     void inject();
     void decode_blocks(const std::vector<Tokens> & prefixes, int n_tokens, bool with_logits);

@@ -52,7 +52,6 @@ public:
     virtual std::vector<Lattice> revealed_lattices(const std::vector<Tokens> & prefixes, int n_tokens) = 0;
 
     virtual int max_tokens() const = 0;  // of a block, the anchor not counted
-    virtual int max_blocks() const = 0;  // in a pass
 
     // From now on passes run beside the target's (true), or in turn with them (false).
     virtual void run_beside(bool) {}

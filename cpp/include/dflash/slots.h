@@ -54,7 +54,6 @@ public:
     // in that pass, and how many slots they are.
     void rows(const Rows & rows, bool with_features, const CostModel::Company & company);
 
-    int max_tokens() const;  // of a draft
     const Slot & slot(int i) const { return *slots_[static_cast<std::size_t>(i)]; }
 
 private:

@@ -127,8 +127,8 @@ private:
     void follow(const Tokens & committed);
     Option from_table(const Tokens & committed, int max_tokens, bool with_q);
     Option from_block(const Tokens & committed, int max_tokens, const SamplerOptions & sampling, bool with_q);
-    Option fresh(const Tokens & committed, int max_tokens, int width, bool probing, const SamplerOptions & sampling,
-                 bool with_q);
+    Draft fresh(const Tokens & committed, int max_tokens, int width, bool probing, const SamplerOptions & sampling,
+                bool with_q);
     Draft walk(const DraftedBlock & block, const Tokens & committed, int n_tokens, const SamplerOptions & sampling,
                bool with_q) const;
     Option cut(Draft draft, int max_tokens, int least, bool with_q) const;
