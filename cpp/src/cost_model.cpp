@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <stdexcept>
 
 #include "file_io.h"
@@ -165,6 +166,12 @@ void CostCurves::save(const std::string & path, const std::string & key, const O
     whole.put(checksum(writer.bytes()));
     whole.put_bytes(writer.bytes().data(), writer.bytes().size());
     write_file_atomically(path, whole.bytes());
+}
+
+std::string CostCurves::file_in(const std::string & folder, const std::string & key) {
+    char name[32];
+    std::snprintf(name, sizeof(name), "%016llx.cost", static_cast<unsigned long long>(checksum(key)));
+    return folder + "/" + name;
 }
 
 bool CostCurves::load(const std::string & path, const std::string & key, Others & others) {

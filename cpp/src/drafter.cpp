@@ -511,6 +511,17 @@ void Drafter::truncate(int n_tokens) {
     }
 }
 
+void Drafter::cut_out(int from, int n_tokens) {
+    llama_memory_t memory = llama_get_memory(context_.get());
+    if (from + n_tokens > n_past_ || !llama_memory_can_shift(memory)) {
+        truncate(from);
+        return;
+    }
+    llama_memory_seq_rm(memory, 0, from, from + n_tokens);
+    llama_memory_seq_add(memory, 0, from + n_tokens, -1, -n_tokens);
+    n_past_ -= n_tokens;
+}
+
 std::uint64_t Drafter::model_bytes() const { return llama_model_size(model_.get()); }
 
 }  // namespace dflash

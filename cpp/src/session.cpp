@@ -1,12 +1,10 @@
 #include "dflash/session.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <stdexcept>
 
 #include "dflash/error.h"
 #include "dflash/log.h"
-#include "file_io.h"
 
 namespace dflash {
 
@@ -97,22 +95,17 @@ void Session::begin(const Tokens & prompt, const GenerationOptions & options) {
     stats_.add_event({Event::Lane::host, "begin", 0, now_us() - began_us_});
 }
 
-Session::~Session() {
-    if (!speculator_.needs_calibration()) {
-        save_costs();
-    }
-}
+Session::~Session() { save_costs(); }
 
 void Session::keep_costs(const std::string & folder) {
     cost_key_ = target_->identity() + "|" + speculator_.identity() + "|" + DFLASH_VERSION + " " + DFLASH_LLAMA_TAG;
-    char name[32];
-    std::snprintf(name, sizeof(name), "%016llx.cost", static_cast<unsigned long long>(checksum(cost_key_)));
-    cost_path_ = folder + "/" + name;
+    cost_path_ = CostCurves::file_in(folder, cost_key_);
     speculator_.load_costs(cost_path_, cost_key_);
 }
 
 void Session::save_costs() const {
-    if (cost_path_.empty() || !speculator_.has_drafter()) {
+    // Costs met by chance, without a calibration, would pass for measured ones.
+    if (cost_path_.empty() || !speculator_.has_drafter() || !speculator_.calibrated()) {
         return;
     }
     try {
@@ -214,11 +207,10 @@ StepResult Session::step() {
         stats_.add_event({lane, name, from - began_us_, to - began_us_, rows_in, accepted});
     };
     const bool drafted = draft.source == Source::drafter;
-    ++stats_.n_verifications;
     stats_.decode_us += end - start;
     stats_.add_step({draft.source, n_rows - 1, draft.n_spliced, verdict.n_accepted,
                      static_cast<int>(verdict.tokens.size()), verified - start, draft.expected_tokens(),
-                     draft.expected_us});
+                     draft.expected_us, verified - launched, landing.within_us(launched, verified)});
     stats_.ahead = speculator_.ahead_stats();
     note(drafted ? Event::Lane::drafter : Event::Lane::host, drafted ? "draft" : "propose", start, proposed,
          drafted ? n_rows - 1 : 0);

@@ -140,6 +140,14 @@ bool Speculator::load_costs(const std::string & path, const std::string & key) {
     return true;
 }
 
+void Speculator::take_costs(const Speculator & other) {
+    curves_ = other.curves_;
+    draft_cost_ = other.draft_cost_;
+    beside_cost_ = other.beside_cost_;
+    beside_ratio_ = other.beside_ratio_;
+    calibrated_ = other.calibrated_;
+}
+
 std::string Speculator::identity() const {
     return std::to_string(drafter_ ? drafter_->model_bytes() : 0) + "|" + std::to_string(threads_beside()) + "|" +
            std::to_string(static_cast<int>(options_.ahead)) + "|" + std::to_string(options_.n_outcomes);
@@ -189,6 +197,10 @@ void Speculator::truncate(int n_tokens) {
     guard([&](ModelDrafter & drafter) { drafter.truncate(n_tokens); });
 }
 
+void Speculator::cut_out(int from, int n_tokens) {
+    guard([&](ModelDrafter & drafter) { drafter.cut_out(from, n_tokens); });
+}
+
 int Speculator::n_past() const { return drafter_ ? drafter_->n_past() : std::numeric_limits<int>::max(); }
 
 // -- the table ---------------------------------------------------------------------------------------------------
@@ -225,6 +237,13 @@ Speculator::Option Speculator::from_table(const Tokens & committed, int max_toke
         follow(committed);
         proposal = ngram_->propose(max_tokens);
         seen_revision_ = ngram_->revision();
+    }
+    from_library_ = library_ && proposal.tokens.empty();
+    if (from_library_) {
+        const auto n = std::min<std::size_t>(committed.size(), NgramMap::max_match);
+        const std::lock_guard<std::mutex> lock(library_->mutex());
+        proposal = library_->propose_after(Tokens(committed.end() - static_cast<std::ptrdiff_t>(n), committed.end()),
+                                           max_tokens);
     }
     const CostModel & cost = with_q && !automatic() ? unmeasured : *cost_;
     const CostModel::Choice choice = cost.best_width(proposal.probabilities);
@@ -474,7 +493,7 @@ CostModel::Choice Speculator::ahead_choice(bool hopeful) const {
     const double pass_us = timed ? beside_cost_.verify_us(base_pass) : draft_us(blocks_drafter_->max_tokens());
     const auto waiting_us = [&](int width) {
         const double alone = cost_->verify_us(1 + width);
-        return std::max(alone * beside_ratio_, pass_us) - alone;
+        return std::max(alone * beside_ratio_, pass_us * (1 + company_.texts)) - alone;
     };
     return cost_->best_width(hopes, waiting_us, automatic() ? 1 : options_.width);
 }
@@ -519,7 +538,8 @@ struct Speculator::Flight {
     Token anchor;
     int anchor_position;
     int next_width;
-    Lattice base;        // the anchor's block where it is there already; else empty
+    Lattice base;  // the anchor's block where it is there already; else empty
+    std::int64_t launched_us;
     double verify_us;    // how long it may last where time counts; 0: it does not
     double outcomes_us;  // how long the pass for outcomes lasts
     WalkOptions noise;
@@ -527,8 +547,16 @@ struct Speculator::Flight {
 
 // On the worker's thread: the block at the anchor, then the blocks of the likeliest outcomes by what it says.
 void Speculator::draft_ahead(const Flight & flight) {
+    const std::lock_guard<std::mutex> turn(*turn_);
     const int all = blocks_drafter_->max_tokens();
     const std::int64_t start = landed_.landing.start_us = now_us();
+    const auto too_late = [&](double us) {
+        return flight.verify_us > 0.0 &&
+               static_cast<double>(now_us() - flight.launched_us) + us > 1.1 * flight.verify_us;
+    };
+    if (too_late(0.0)) {
+        return;  // others drafted all the while
+    }
     const Lattice * base = &flight.base;
     if (base->empty()) {
         std::vector<Lattice> drafted = blocks_drafter_->revealed_lattices({{flight.anchor}}, all);
@@ -542,7 +570,7 @@ void Speculator::draft_ahead(const Flight & flight) {
         landed_.base_us = static_cast<double>(now_us() - start);
     }
     const std::int64_t based = landed_.landing.end_us = now_us();
-    if (flight.verify_us > 0.0 && static_cast<double>(based - start) + flight.outcomes_us > 1.1 * flight.verify_us) {
+    if (too_late(flight.outcomes_us)) {
         return;  // going on in the block at the anchor must do
     }
     std::vector<Outcome> outcomes =
@@ -594,6 +622,7 @@ bool Speculator::launch(const Tokens & committed, const Draft & draft, const Sam
     const bool timed = options_.ahead == Ahead::automatic;
     flight.verify_us = timed ? cost_->verify_us(1 + static_cast<int>(draft.tokens.size())) * beside_ratio_ : 0.0;
     flight.outcomes_us = beside_cost_.verify_us(outcomes_pass);
+    flight.launched_us = now_us();
     flight.noise.temperature = with_q ? 0.0f : sampling.temperature;
     flight.noise.seed = sampling.seed;
     flight.noise.anchor_position = flight.anchor_position;
@@ -693,7 +722,7 @@ void Speculator::learn(const Draft & draft, int n_accepted, const Tokens & commi
     }
     const std::lock_guard<std::mutex> lock(ngram_->mutex());
     // A verdict on a proposal that another user's has replaced would teach the wrong value.
-    if (draft.source == Source::ngram && ngram_->revision() == seen_revision_) {
+    if (draft.source == Source::ngram && !from_library_ && ngram_->revision() == seen_revision_) {
         ngram_->accept(n_accepted, n_offered);
     }
     follow(committed);

@@ -32,6 +32,9 @@ void count(std::vector<std::int64_t> & offered_at, std::vector<std::int64_t> & a
 }  // namespace
 
 void Stats::add_step(const Step & step) {
+    ++n_verifications;
+    verify_us += step.verify_us;
+    beside_us += step.beside_us;
     SourceStats & mine = sources[static_cast<std::size_t>(step.source)];
     ++mine.n_steps;
     mine.expected_tokens += step.expected_tokens;

@@ -115,12 +115,16 @@ Target::Target(llama_context * context, const std::string & path, const TargetOp
     tokenizer_ = vocab().fingerprint();
     n_ctx_ = static_cast<int>(llama_n_ctx_seq(context));
     options_.n_batch = static_cast<int>(llama_n_batch(context));
+    threadpool_ = options.threadpool;
+    n_threads_ = llama_n_threads(context);
+    n_threads_batch_ = llama_n_threads_batch(context);
+    is_view_ = true;
     max_draft_ = max_rows - 1;
 }
 
 Target::~Target() = default;
 
-int Target::n_threads() const { return threadpool_ ? threadpool_->n_threads() : llama_n_threads(context_.get()); }
+int Target::n_threads() const { return n_threads_; }
 
 void Target::load(const std::string & path) {
     llama_model_params params = llama_model_default_params();
@@ -170,7 +174,7 @@ void Target::create_context() {
     params.no_perf = true;
     const int n_threads = options_.n_threads > 0 ? options_.n_threads : default_threads();
     threadpool_ = options_.threadpool ? options_.threadpool : std::make_shared<Threadpool>(n_threads);
-    params.n_threads = params.n_threads_batch = threadpool_->n_threads();
+    params.n_threads = params.n_threads_batch = n_threads_ = n_threads_batch_ = threadpool_->n_threads();
     params.abort_callback_data = this;
     params.abort_callback = [](void * data) {
         auto & self = *static_cast<Target *>(data);
@@ -245,8 +249,8 @@ void Target::verify(const Token * tokens, int n) {
 }
 
 void Target::spare_threads(int n_threads) {
-    const int n = std::max(1, this->n_threads() - n_threads);
-    llama_set_n_threads(context_.get(), n, n);
+    llama_set_n_threads(context_.get(), std::max(1, n_threads_ - n_threads),
+                        std::max(1, n_threads_batch_ - n_threads));
 }
 
 bool Target::on_cpu() const { return computes_on_cpu(*model_, options_.n_gpu_layers); }
@@ -292,7 +296,7 @@ void Target::enable_features(const std::vector<int> & layers) {
     if (!gives_features(architecture)) {
         throw IncompatibleDrafterError("targets of architecture " + architecture + " give no features");
     }
-    if (n_feature_users_ > 0 && !threadpool_ && feature_layers_ == layers) {
+    if (n_feature_users_ > 0 && is_view_ && feature_layers_ == layers) {
         ++n_feature_users_;
         return;
     }

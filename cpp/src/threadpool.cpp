@@ -31,6 +31,10 @@ Threadpool::Threadpool(int n_threads) : n_threads_(n_threads) {
     }
 }
 
-Threadpool::~Threadpool() { ggml_threadpool_free(pool_); }
+Threadpool::~Threadpool() {
+    if (owned_) {
+        ggml_threadpool_free(pool_);
+    }
+}
 
 }  // namespace dflash

@@ -58,7 +58,8 @@ public:
     // Features are the row's own position: each must come once, in order.
     void absorb_rows(const float * features, int n_rows) override {
         for (int i = 0; i < n_rows; ++i) {
-            CHECK(features[i] == static_cast<float>(n_past_ + i));
+            const auto position = static_cast<float>(n_past_ + i);
+            CHECK(features[i] == position || (n_cut > 0 && features[i] == position + static_cast<float>(n_cut)));
         }
         n_past_ += n_rows;
     }
@@ -67,6 +68,11 @@ public:
         n_past_ = n_tokens;
     }
     void truncate(int n_tokens) override { n_past_ = std::min(n_past_, n_tokens); }
+    void cut_out(int from, int n_tokens) override {
+        CHECK(from + n_tokens <= n_past_);
+        n_past_ -= n_tokens;
+        n_cut += n_tokens;
+    }
     int n_past() const override { return n_past_; }
     std::uint64_t model_bytes() const override { return 1; }
     int max_tokens() const override { return 11; }
@@ -97,6 +103,7 @@ public:
     std::atomic<bool> broken{false};
     std::atomic<int> passes{0};
     int skipped = 0;
+    int n_cut = 0;
 
 private:
     std::atomic<bool> inside_{false};
@@ -435,6 +442,7 @@ struct SmallServer {
         while (text.size() < end) {
             drafter->anchor_position = static_cast<int>(text.size()) - 1;
             const Draft draft = slot.draft(text, 8, {}, false);
+            slot.launch();
             const int n_rows = 1 + static_cast<int>(draft.tokens.size());
             pass(static_cast<int>(text.size()) - 1, n_rows);
             for (const Token token : draft.tokens) {
@@ -476,6 +484,7 @@ TEST(a_slot_survives_what_a_server_does_in_between) {
     // Cancelled in mid-flight; another prompt with the same beginning: its rows begin where it parts.
     server.drafter->anchor_position = static_cast<int>(text.size()) - 1;
     server.slot.draft(text, 8, {}, false);
+    server.slot.launch();
     Tokens other = counting(6);
     other.insert(other.end(), {900, 901, 902});
     server.prefill(6, 8);
@@ -494,6 +503,41 @@ TEST(a_slot_survives_what_a_server_does_in_between) {
     server.prefill(5, 11);
     server.generate(seen, 8);
     CHECK(server.drafter->skipped == 25);
+}
+
+TEST(a_slot_follows_a_context_shift) {
+    SmallServer server(Ahead::off);
+    Tokens text = counting(10);
+    server.prefill(0, 9);
+    server.generate(text, 12);
+    // Tokens [4, 8) go, what followed them moves up, and the server goes on without reading anything again.
+    const int before = server.drafter->n_past();
+    text.erase(text.begin() + 4, text.begin() + 8);
+    server.generate(text, 12);
+    CHECK(server.drafter->n_cut == 4);
+    CHECK(server.drafter->skipped == 0);
+    CHECK(server.drafter->n_past() > before);
+    CHECK(server.drafter->n_past() <= static_cast<int>(text.size()));
+}
+
+TEST(slots_share_the_texts_that_are_done_with) {
+    auto library = std::make_shared<NgramMap>();
+    SpeculatorOptions options;
+    options.ahead = Ahead::off;
+    Tokens text;
+    for (int i = 0; i < 40; ++i) {
+        text.push_back(100 + 7 * i % 31);
+    }
+    Slot first(std::make_shared<NgramMap>(), nullptr, options, 0, library);
+    first.draft(text, 8, {}, false);
+    Slot second(std::make_shared<NgramMap>(), nullptr, options, 0, library);
+    const Tokens beginning(text.begin() + 2, text.begin() + 20);
+    CHECK(second.draft(beginning, 4, {}, false).tokens.empty());
+    first.clear();
+    second.clear();
+    const Draft draft = second.draft(beginning, 4, {}, false);
+    CHECK(draft.tokens == Tokens(text.begin() + 20, text.begin() + 20 + static_cast<int>(draft.tokens.size())));
+    CHECK(!draft.tokens.empty());
 }
 
 TEST(bad_options_are_refused) {

@@ -97,6 +97,8 @@ public:
         std::vector<double> numbers;
     };
     void save(const std::string & path, const std::string & key, const Others & others) const;
+    // The file of a key in a folder.
+    static std::string file_in(const std::string & folder, const std::string & key);
     bool load(const std::string & path, const std::string & key, Others & others);
 
 private:

@@ -78,6 +78,7 @@ public:
     BlockStates block_states(Token anchor, int n_tokens);
 
     void truncate(int n_tokens) override;
+    void cut_out(int from, int n_tokens) override;
     int n_past() const override { return n_past_ + n_pending_; }
     int max_tokens() const override { return block_size_ - 1; }
     // Beside the target's pass it computes in a threadpool of its own.

@@ -29,6 +29,10 @@ public:
     // Only the first n_tokens of the text stand any more.
     virtual void truncate(int n_tokens) = 0;
 
+    // n_tokens of the text are gone from position `from` on, and what followed them has moved up. A drafter that cannot
+    // follow forgets all from there.
+    virtual void cut_out(int from, int /*n_tokens*/) { truncate(from); }
+
     // How much of the text it has taken in and cannot be shown again without the target.
     virtual int n_past() const { return std::numeric_limits<int>::max(); }
 

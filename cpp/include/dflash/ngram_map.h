@@ -48,6 +48,8 @@ struct Proposal {
 
 class NgramMap {
 public:
+    static constexpr int max_match = 64;  // how far back a match is measured
+
     // Throws std::invalid_argument unless 1 <= size_n_min <= size_n <= 255 and 1 <= size_m <= 4096.
     explicit NgramMap(const NgramMapOptions & options = {});
 

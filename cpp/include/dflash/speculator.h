@@ -17,10 +17,12 @@
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -58,14 +60,23 @@ public:
     Speculator(std::shared_ptr<NgramMap> ngram, std::shared_ptr<ModelDrafter> drafter,
                const SpeculatorOptions & options);
 
+    // Drafts beside the target take turns with other speculators' under this mutex.
+    void take_turns(std::shared_ptr<std::mutex> turn) { turn_ = std::move(turn); }
+
+    // A second table, asked where the first knows nothing; somebody else fills it with whole texts.
+    void consult(std::shared_ptr<NgramMap> library) { library_ = std::move(library); }
+
     // Fills the cost model, once, from a function that gives the microseconds of a verification of n rows, alone
     // or beside a drafter's pass; it is asked for at most max_rows. Stops after about a second.
     using Measure = std::function<double(int n_rows, bool beside)>;
     void calibrate(const Measure & measure_us, int max_rows, int n_context);
     bool needs_calibration() const;
+    bool calibrated() const { return calibrated_; }  // measured, or loaded
     // The cost model from and to a file; see CostCurves. load: false where there is none for this key.
     void save_costs(const std::string & path, const std::string & key) const;
     bool load_costs(const std::string & path, const std::string & key);
+    // Another one's, of the same target, drafter and options.
+    void take_costs(const Speculator & other);
 
     // The committed text is now `tokens`. The table follows, whatever happened to it or to the text since.
     void begin(const Tokens & tokens);
@@ -80,22 +91,31 @@ public:
         std::int64_t start_us = 0;
         std::int64_t end_us = 0;
         int n_rows = 0;
+
+        // Of it, between two times.
+        std::int64_t within_us(std::int64_t from_us, std::int64_t to_us) const {
+            return n_rows > 0 ? std::max<std::int64_t>(0, std::min(to_us, end_us) - std::max(from_us, start_us)) : 0;
+        }
     };
     Landing land();
 
     // Other texts in the target's passes, until told otherwise.
-    void keep(const CostModel::Company & company) { company_ = company; }
+    void keep(const CostModel::Company & company) {
+        company_ = company;
+        cost_->keep(company);
+    }
 
     // The verdict: the draft's accepted length, the tokens now committed, the verification's time (0: not known).
     void learn(const Draft & draft, int n_accepted, const Tokens & committed, double verify_us, bool beside);
 
     // The drafter takes in the first n_rows of the target's last pass; what it knows of the text is cut to
-    // n_tokens; how much it knows (a drafter that was given up, or none: everything). absorb_rows, skip_to: as
-    // ModelDrafter's.
+    // n_tokens; how much it knows (a drafter that was given up, or none: everything). absorb_rows, skip_to,
+    // cut_out: as ModelDrafter's.
     void absorb(int n_rows);
     void absorb_rows(const float * features, int n_rows);
     void skip_to(int n_tokens);
     void truncate(int n_tokens);
+    void cut_out(int from, int n_tokens);
     int n_past() const;
 
     const CostModel & cost_model() const { return *cost_; }
@@ -149,6 +169,8 @@ private:
     std::shared_ptr<BlockDrafter> blocks_drafter_;  // drafter_ where it fills blocks
     std::shared_ptr<TokenDrafter> token_drafter_;   // drafter_ where it does not
     SpeculatorOptions options_;
+    std::shared_ptr<NgramMap> library_;
+    bool from_library_ = false;        // this step's proposal
     std::uint64_t seen_revision_ = 0;  // of the table, after this speculator's last use of it
 
     std::array<Acceptance, n_sources> acceptance_;
@@ -186,6 +208,7 @@ private:
         bool failed = false;  // the drafter computes nothing of use any more
     };
     Landed landed_;
+    std::shared_ptr<std::mutex> turn_ = std::make_shared<std::mutex>();
     Worker worker_;  // last: its job uses the others
 };
 

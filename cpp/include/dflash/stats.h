@@ -59,6 +59,8 @@ struct Stats {
     std::int64_t prefill_us = 0;
     std::int64_t decode_us = 0;
     std::int64_t n_verifications = 0;
+    std::int64_t verify_us = 0;  // in them
+    std::int64_t beside_us = 0;  // of that, a drafter's pass ran beside
     std::array<SourceStats, n_sources> sources;
     AheadStats ahead;
     std::vector<std::int64_t> offered_at;   // [position in the draft] drafts that reached so far, of all sources
@@ -73,10 +75,12 @@ struct Stats {
         int n_offered = 0;
         int n_spliced = 0;  // of them, the table's behind the drafter's
         int n_accepted = 0;
-        int n_tokens = 0;  // committed, the bonus included
-        std::int64_t us = 0;
+        int n_tokens = 0;     // committed, the bonus included
+        std::int64_t us = 0;  // drafting included
         double expected_tokens = 0.0;
         double expected_us = 0.0;
+        std::int64_t verify_us = 0;
+        std::int64_t beside_us = 0;
     };
     void add_step(const Step & step);
 };

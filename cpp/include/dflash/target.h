@@ -60,7 +60,8 @@ public:
     // Throws ModelError (the file, or llama.cpp's reason), std::invalid_argument (an option), Interrupted.
     Target(const std::string & path, const TargetOptions & options);
     // A view of a context that somebody else owns, outlives it and runs, for drafters to attach to; nothing is decoded
-    // through it. path: the model's file, for its header; of the options, types and flash attention count.
+    // through it. path: the model's file, for its header; of the options, types, flash attention and threadpool (the
+    // context's, or null) count.
     Target(llama_context * context, const std::string & path, const TargetOptions & options);
     ~Target();
 
@@ -137,6 +138,9 @@ private:
     int n_ctx_ = 0;
     int n_past_ = 0;
     int max_draft_ = 0;
+    int n_threads_ = 0;
+    int n_threads_batch_ = 0;  // of passes of more than one row, where the context's owner tells them apart
+    bool is_view_ = false;
     std::int64_t pace_us_ = 0;
     std::vector<int> feature_layers_;
     int n_feature_users_ = 0;

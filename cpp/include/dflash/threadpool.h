@@ -15,6 +15,8 @@ int default_threads();
 class Threadpool {
 public:
     explicit Threadpool(int n_threads);
+    // Somebody else's pool, which outlives this object.
+    Threadpool(ggml_threadpool * pool, int n_threads) : n_threads_(n_threads), pool_(pool), owned_(false) {}
     ~Threadpool();
     Threadpool(const Threadpool &) = delete;
     Threadpool & operator=(const Threadpool &) = delete;
@@ -25,6 +27,7 @@ public:
 private:
     int n_threads_;
     ggml_threadpool * pool_;
+    bool owned_ = true;
 };
 
 }  // namespace dflash

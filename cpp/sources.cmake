@@ -1,0 +1,27 @@
+# The core's sources, leaves first. What a server's slots need is what the self-contained patch carries.
+set(DFLASH_SLOTS_SOURCES
+    src/file_io.cpp
+    src/log.cpp
+    src/stats.cpp
+    src/cost_model.cpp
+    src/ngram_map.cpp
+    src/lattice.cpp
+    src/drafted_blocks.cpp
+    src/outcomes.cpp
+    src/worker.cpp
+    src/gguf_file.cpp
+    src/vocab.cpp
+    src/threadpool.cpp
+    src/device.cpp
+    src/target.cpp
+    src/drafter.cpp
+    src/speculator.cpp
+    src/slot.cpp
+    src/slots.cpp)
+set(DFLASH_SESSION_SOURCES
+    src/text_stream.cpp
+    src/verify.cpp
+    src/sampler.cpp
+    src/small_model_drafter.cpp
+    src/session.cpp
+    src/teacher.cpp)
