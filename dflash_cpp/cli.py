@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 import dflash_cpp
-from dflash_cpp import _core, models
+from dflash_cpp import _core, models, patch, server
 from dflash_cpp._core import NgramMap
 from dflash_cpp.bench.command import add_bench_arguments, run_bench
 from dflash_cpp.errors import DFlashError
@@ -161,6 +161,22 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--type-k", default="f16", metavar="TYPE", help="KV cache type of keys (f16)")
     plan.add_argument("--type-v", default="f16", metavar="TYPE", help="KV cache type of values (f16)")
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
+
+    serve = commands.add_parser(
+        "serve", help="run llama-server with this drafting",
+        description="Run llama-server with draft-dflash-parallel, on 127.0.0.1:8080 unless told otherwise.",
+        usage="dflash-cpp serve MODEL [--drafter FILE] [any llama-server argument]",
+        epilog="`dflash-cpp serve MODEL --help` shows llama-server's own arguments.",
+    )  # fmt: skip
+    serve.add_argument("model", metavar="MODEL", help="a GGUF's path, smollm2, or hf:user/repo/file.gguf")
+    serve.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...",
+                       help="--drafter FILE (auto; none: the table alone); what llama-server takes")  # fmt: skip
+
+    patching = commands.add_parser(
+        "patch", help="write one patch that brings this drafting to a llama.cpp checkout"
+    )
+    patching.add_argument("--out", "-o", default="dflash-parallel.patch", metavar="FILE",
+                          help="where to (dflash-parallel.patch)")  # fmt: skip
 
     bench = commands.add_parser("bench", help="measure plain decoding against table and drafter on prompts")
     add_bench_arguments(bench)
@@ -523,6 +539,21 @@ def _run_models(args: argparse.Namespace) -> int:
     return 0
 
 
+def _run_serve(args: argparse.Namespace) -> int:
+    own = _Parser(prog="dflash-cpp serve", add_help=False, allow_abbrev=False)
+    own.add_argument("--drafter", default="auto")
+    found, rest = own.parse_known_args(args.arguments)
+    words = server.command(args.model, None if found.drafter == "none" else found.drafter, rest)
+    sys.stdout.flush()
+    os.execv(words[0], words)
+
+
+def _run_patch(args: argparse.Namespace) -> int:
+    path = patch.write(args.out)
+    print(f"{path}: git apply it to a llama.cpp checkout at tag {_core.llama_tag}")
+    return 0
+
+
 def _run_bench(args: argparse.Namespace) -> int:
     def load(with_drafter: bool) -> LLM:
         return _load_llm(args, False, _Bars(), None if with_drafter else "none")
@@ -538,6 +569,8 @@ _COMMANDS = {
     "models": _run_models,
     "convert": _run_convert,
     "plan": _run_plan,
+    "serve": _run_serve,
+    "patch": _run_patch,
     "bench": _run_bench,
     "train": run_train,
     TRAIN_EVAL: run_eval,

@@ -20,6 +20,7 @@ def _source(raw: _core.SourceStats) -> dict[str, Any]:
         "proposed": raw.n_proposed,
         "accepted": raw.n_accepted,
         "acceptance_by_position": _by_position(raw.accepted_at, raw.offered_at),
+        "offered_by_position": list(raw.offered_at),
     }
 
 
@@ -96,8 +97,9 @@ class Stats:
     sources
         For each draft source ("ngram", "drafter": drafted while the target waited, "continued": the rest of an
         earlier block, "ahead": drafted while the target verified) the drafts offered ("proposals"), the tokens
-        in them ("proposed"), those accepted ("accepted"), and "acceptance_by_position". Tokens of the table behind
-        a drafter's count as a proposal of the table.
+        in them ("proposed"), those accepted ("accepted"), "acceptance_by_position", and the drafts that reached
+        each position ("offered_by_position"). Tokens of the table behind a drafter's count as a proposal of the
+        table.
     choices
         What each step chose, and why: for "plain" and each source its steps, and the tokens per second that
         were expected of them and came true.

@@ -6,6 +6,9 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <memory>
+#include <mutex>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -24,10 +27,10 @@ using namespace dflash;
 namespace {
 
 // A text that counts upwards: after t comes t + 1.
-Tokens counting(int n) {
+Tokens counting(int n, Token from = 100) {
     Tokens tokens;
     for (int i = 0; i < n; ++i) {
-        tokens.push_back(100 + i);
+        tokens.push_back(from + i);
     }
     return tokens;
 }
@@ -71,7 +74,7 @@ public:
     void cut_out(int from, int n_tokens) override {
         CHECK(from + n_tokens <= n_past_);
         n_past_ -= n_tokens;
-        n_cut += n_tokens;
+        n_cut = n_tokens;
     }
     int n_past() const override { return n_past_; }
     std::uint64_t model_bytes() const override { return 1; }
@@ -103,7 +106,7 @@ public:
     std::atomic<bool> broken{false};
     std::atomic<int> passes{0};
     int skipped = 0;
-    int n_cut = 0;
+    int n_cut = 0;  // the last time
 
 private:
     std::atomic<bool> inside_{false};
@@ -421,8 +424,9 @@ namespace {
 
 // A server in small: prefills a prompt, then verifies what a slot drafts, the target counting.
 struct SmallServer {
-    explicit SmallServer(Ahead ahead)
-        : drafter(std::make_shared<CountingDrafter>()), slot(nullptr, drafter, {3, ahead, 4}, 1) {}
+    explicit SmallServer(Ahead ahead, std::shared_ptr<NgramMap> library = nullptr)
+        : drafter(std::make_shared<CountingDrafter>()),
+          slot(library ? std::make_shared<NgramMap>() : nullptr, drafter, {3, ahead, 4}, 1, library) {}
 
     void pass(int position, int n_rows) {
         std::vector<float> features;
@@ -437,21 +441,27 @@ struct SmallServer {
             pass(position, n);
         }
     }
+    Draft draft(const Tokens & text) {
+        slot.land(now_us());
+        drafter->anchor_position = static_cast<int>(text.size()) - 1;
+        return slot.draft(text, 8, {}, false);
+    }
+    void verify(Tokens & text, const Draft & draft) {
+        pass(static_cast<int>(text.size()) - 1, 1 + static_cast<int>(draft.tokens.size()));
+        for (const Token token : draft.tokens) {
+            if (token != text.back() + 1) {
+                break;
+            }
+            text.push_back(token);
+        }
+        text.push_back(text.back() + 1);
+    }
     void generate(Tokens & text, int n) {
         const std::size_t end = text.size() + static_cast<std::size_t>(n);
         while (text.size() < end) {
-            drafter->anchor_position = static_cast<int>(text.size()) - 1;
-            const Draft draft = slot.draft(text, 8, {}, false);
+            const Draft offered = draft(text);
             slot.launch();
-            const int n_rows = 1 + static_cast<int>(draft.tokens.size());
-            pass(static_cast<int>(text.size()) - 1, n_rows);
-            for (const Token token : draft.tokens) {
-                if (token != text.back() + 1) {
-                    break;
-                }
-                text.push_back(token);
-            }
-            text.push_back(text.back() + 1);
+            verify(text, offered);
         }
     }
 
@@ -482,8 +492,7 @@ TEST(a_slot_survives_what_a_server_does_in_between) {
     server.prefill(0, 9);
     server.generate(text, 12);
     // Cancelled in mid-flight; another prompt with the same beginning: its rows begin where it parts.
-    server.drafter->anchor_position = static_cast<int>(text.size()) - 1;
-    server.slot.draft(text, 8, {}, false);
+    server.draft(text);
     server.slot.launch();
     Tokens other = counting(6);
     other.insert(other.end(), {900, 901, 902});
@@ -538,6 +547,64 @@ TEST(slots_share_the_texts_that_are_done_with) {
     const Draft draft = second.draft(beginning, 4, {}, false);
     CHECK(draft.tokens == Tokens(text.begin() + 20, text.begin() + 20 + static_cast<int>(draft.tokens.size())));
     CHECK(!draft.tokens.empty());
+}
+
+TEST(slots_survive_random_requests_side_by_side) {
+    std::mt19937 random(7);
+    const auto draw = [&random](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto library = std::make_shared<NgramMap>();
+    const auto turn = std::make_shared<std::mutex>();
+    struct Client {
+        std::unique_ptr<SmallServer> server;
+        Tokens text;  // empty: no request
+        Tokens kept;  // what the server's cache holds
+        Draft draft;
+    };
+    std::vector<Client> clients(4);
+    for (Client & client : clients) {
+        client.server = std::make_unique<SmallServer>(Ahead::on, library);
+        client.server->slot.speculator().take_turns(turn);
+    }
+    long n_tokens = 0;
+    for (int i = 0; i < 400; ++i) {
+        for (Client & client : clients) {
+            if (client.text.empty()) {
+                // A prompt that shares the beginning of what is cached, or nothing.
+                const int shared = client.kept.empty() ? 0 : draw(static_cast<int>(client.kept.size()));
+                client.text.assign(client.kept.begin(), client.kept.begin() + shared);
+                const Tokens more = counting(2 + draw(12), 1000 * (1 + draw(3)));
+                client.text.insert(client.text.end(), more.begin(), more.end());
+                client.server->prefill(shared, static_cast<int>(client.text.size()) - 1);
+                client.server->slot.begin();
+            } else if (client.text.size() > 60 && draw(2) == 0) {
+                client.text.erase(client.text.begin() + 2, client.text.begin() + 30);  // a context shift
+            }
+            client.draft = client.server->draft(client.text);
+        }
+        for (Client & client : clients) {
+            client.server->slot.launch();
+        }
+        for (Client & client : clients) {
+            const std::size_t before = client.text.size();
+            const Token last = client.text.back();
+            if (draw(20) > 0) {
+                client.server->verify(client.text, client.draft);
+                CHECK(client.text.back() - last == static_cast<Token>(client.text.size() - before));
+                n_tokens += static_cast<long>(client.text.size() - before);
+                CHECK(client.server->slot.stats().n_committed > 0);
+            }
+            if (draw(16) == 0) {  // done, or cancelled
+                client.kept.assign(client.text.begin(), client.text.end() - 1);
+                client.text.clear();
+                if (draw(4) == 0) {
+                    client.server->slot.clear();
+                    client.kept.clear();
+                }
+            }
+        }
+    }
+    CHECK(n_tokens > 3000);
+    CHECK(library->n_corpus() > 0);
 }
 
 TEST(bad_options_are_refused) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -37,6 +38,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
                       help="plain, or k4v, drafter, wN (a fixed width) and ahead joined by +, as in w5+k4v+ahead, "
                            "with commas between modes; static: all that can be set by hand, against auto "
                            f"({','.join(bench.MODES)})")  # fmt: skip
+    what.add_argument("--base", default="plain", metavar="MODE", help="what ratios are taken to (plain)")
     what.add_argument("--pace", metavar="TIMES",
                       help="target=60,drafter=18: a verification and a drafter's pass take that many "
                            "milliseconds at least, as on a machine whose parts do not compete")  # fmt: skip
@@ -46,6 +48,11 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
                       help="with --drafter: time a step's passes in it and alone, and its overhead")  # fmt: skip
     what.add_argument("--curve", action="store_true",
                       help="measure what a verification costs by its rows, and what width auto takes")  # fmt: skip
+    what.add_argument("--servers", action="store_true",
+                      help="llama-server instead: plain, ours and the pin's drafting, side by side")  # fmt: skip
+    what.add_argument("--server", action="append", metavar="NAME=ARGS", default=[],
+                      help="with --servers: one more, by its llama-server arguments")  # fmt: skip
+    what.add_argument("--clients", type=int, default=1, metavar="N", help="with --servers: who asks at once (1)")
     out = parser.add_argument_group("output")
     out.add_argument("--details", action="store_true", help="say what each source drafted and how it fared")
     out.add_argument("--picture", type=Path, metavar="FILE", help="draw the ratios (.png, .svg or .pdf)")
@@ -84,6 +91,8 @@ def run_bench(args: argparse.Namespace, load: Load, errors: Console, output: Con
         sets[name] = bench.WORKLOADS[name]()
     if args.prompts:
         sets[args.prompts.name] = bench.load_prompts(args.prompts)
+    if args.servers:
+        return _servers(args, sets, errors, output)
     if args.parts:
         return _parts(args, [item for prompts in sets.values() for item in prompts[: args.limit]], load, output)
     if args.curve:
@@ -91,6 +100,8 @@ def run_bench(args: argparse.Namespace, load: Load, errors: Console, output: Con
     pace = parse_pace(args.pace)
     has_drafter = args.drafter != "none" and (args.drafter != "auto" or models.shipped_drafter(args.model))
     modes = _modes(args, bool(has_drafter))
+    if args.base not in ("plain", *(mode.name for mode in modes)):
+        raise ValueError(f"--base is '{args.base}'; use one of the modes measured")
     with _devices(args):
         pool = bench.ModePool(load, pace=pace, outcomes=args.ahead_outcomes)
         try:
@@ -109,7 +120,7 @@ def run_bench(args: argparse.Namespace, load: Load, errors: Console, output: Con
         return 0
     if note:
         output.print(note)
-    output.print(_table(reports))
+    output.print(_table(reports, args.base))
     if args.details:
         output.print(_details(reports))
     for run in reports.values():
@@ -162,14 +173,54 @@ def _modes(args: argparse.Namespace, has_drafter: bool) -> list[bench.Mode]:
     return [mode for mode in modes if has_drafter or not mode.drafter]
 
 
-def _table(reports: dict[str, bench.Run]) -> Table:
+def _servers(
+    args: argparse.Namespace, sets: dict[str, list[bench.BenchPrompt]], errors: Console, output: Console
+) -> int:
+    from dflash_cpp.bench import servers
+
+    if args.clients < 1:
+        raise ValueError("--clients takes 1 or more")
+    drafter = models.shipped_drafter(args.model) if args.drafter == "auto" else args.drafter
+    compared = servers.arguments_of(None if drafter in (None, "none") else str(drafter))
+    for text in args.server:
+        name, equals, arguments = text.partition("=")
+        if not name or not equals:
+            raise ValueError(f"--server is '{text}'; write NAME=ARGS")
+        compared[name] = shlex.split(arguments)
+    if args.base not in compared:
+        raise ValueError(f"--base is '{args.base}'; use one of {', '.join(compared)}")
+    chosen = {name: prompts[: args.limit] for name, prompts in sets.items()}
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        rounds = sum(len(p) for p in chosen.values()) if args.clients == 1 else args.repetitions * len(chosen)
+        task = progress.add_task("servers", total=rounds)
+        reports = servers.measure(
+            args.model, compared, chosen, clients=args.clients, max_tokens=args.max_tokens,
+            repetitions=args.repetitions, base=args.base, on_result=lambda: progress.advance(task),
+        )  # fmt: skip
+    if args.json:
+        print(json.dumps({name: asdict(run) for name, run in reports.items()}))
+        return 0
+    table = Table("workload", "server", "tokens/s", f"ratio to {args.base}", "95% interval", "accepted/drafted",
+                  "other texts", box=None)  # fmt: skip
+    for workload, run in reports.items():
+        for name in run.servers:
+            summary = run.summary(name, args.base)
+            accepted, drafted = run.acceptance[name]
+            table.add_row(workload, name, f"{summary['tokens_per_second']:.1f}", f"{summary['ratio']:.3f}",
+                          f"{summary['low']:.3f} - {summary['high']:.3f}", f"{accepted}/{drafted}",
+                          str(run.parted[name]))  # fmt: skip
+    output.print(table)
+    return 0
+
+
+def _table(reports: dict[str, bench.Run], base: str) -> Table:
     table = Table(
-        "workload", "mode", "tokens/s", "ratio to plain", "95% interval", "tokens/verification", "target idle",
+        "workload", "mode", "tokens/s", f"ratio to {base}", "95% interval", "tokens/verification", "target idle",
         box=None,
     )  # fmt: skip
     for name, run in reports.items():
         for mode in run.modes:
-            summary = run.summary(mode)
+            summary = run.summary(mode, base)
             lengths = [r.acceptance_length[mode] for r in run.results]
             idle = [r.stats[mode].target_idle_share for r in run.results]
             table.add_row(name, mode, f"{summary['tokens_per_second']:.1f}", f"{summary['ratio']:.3f}",
@@ -202,7 +253,7 @@ def _details(reports: dict[str, bench.Run]) -> Table:
                 positions = []
                 for i in range(min(len(longest), 5)):
                     seen = [
-                        (m["acceptance_by_position"][i], m["proposals"])
+                        (m["acceptance_by_position"][i], m["offered_by_position"][i])
                         for m in mine
                         if len(m["acceptance_by_position"]) > i
                     ]
