@@ -35,6 +35,65 @@ def write_tiny_llama(
         writer.add_pooling_type(gguf.PoolingType(pooling_type))
     if chat_template is not None:
         writer.add_chat_template(chat_template)
+    _add_tokenizer(writer, n_vocab)
+
+    def matrix(rows: int, columns: int) -> np.ndarray:
+        return (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
+
+    if not vocabulary_only:
+        writer.add_tensor("token_embd.weight", matrix(n_vocab, hidden) * 4)
+        writer.add_tensor("output_norm.weight", np.ones(hidden, np.float32))
+        writer.add_tensor("output.weight", matrix(n_vocab, hidden) * np.float32(scale))
+        for layer in range(layers):
+            for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+                writer.add_tensor(f"blk.{layer}.{name}.weight", matrix(hidden, hidden))
+            for name in ("attn_norm", "ffn_norm"):
+                writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(hidden, np.float32))
+            writer.add_tensor(f"blk.{layer}.ffn_gate.weight", matrix(feed_forward, hidden))
+            writer.add_tensor(f"blk.{layer}.ffn_up.weight", matrix(feed_forward, hidden))
+            writer.add_tensor(f"blk.{layer}.ffn_down.weight", matrix(hidden, feed_forward))
+    return _finish(writer, path)
+
+
+def write_tiny_mamba(path: Path, *, n_vocab: int = 3 + len(LETTERS), seed: int = 0) -> Path:
+    """Write a random two-layer Mamba over the same tokens: its state cannot be cut, only saved and restored."""
+    hidden, inner, state, rank, kernel = 32, 64, 8, 4, 4
+    random = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(path, "mamba")
+    writer.add_name("tiny")
+    writer.add_context_length(512)
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(0)
+    writer.add_head_count(0)
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(rank)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(n_vocab)
+    _add_tokenizer(writer, n_vocab)
+
+    def matrix(rows: int, columns: int) -> np.ndarray:
+        return (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
+
+    writer.add_tensor("token_embd.weight", matrix(n_vocab, hidden) * 4)
+    writer.add_tensor("output_norm.weight", np.ones(hidden, np.float32))
+    for layer in range(2):
+        writer.add_tensor(f"blk.{layer}.attn_norm.weight", np.ones(hidden, np.float32))
+        writer.add_tensor(f"blk.{layer}.ssm_in.weight", matrix(2 * inner, hidden))
+        writer.add_tensor(f"blk.{layer}.ssm_conv1d.weight", matrix(inner, kernel))
+        writer.add_tensor(f"blk.{layer}.ssm_conv1d.bias", np.zeros(inner, np.float32))
+        writer.add_tensor(f"blk.{layer}.ssm_x.weight", matrix(rank + 2 * state, inner))
+        writer.add_tensor(f"blk.{layer}.ssm_dt.weight", matrix(inner, rank))
+        writer.add_tensor(f"blk.{layer}.ssm_dt.bias", np.zeros(inner, np.float32))
+        writer.add_tensor(f"blk.{layer}.ssm_a", -np.abs(matrix(inner, state)))
+        writer.add_tensor(f"blk.{layer}.ssm_d", np.ones(inner, np.float32))
+        writer.add_tensor(f"blk.{layer}.ssm_out.weight", matrix(hidden, inner))
+    return _finish(writer, path)
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, n_vocab: int) -> None:
     tokens = [
         "<unk>",
         "<s>",
@@ -53,21 +112,8 @@ def write_tiny_llama(
     writer.add_add_bos_token(True)
     writer.add_add_space_prefix(False)
 
-    def matrix(rows: int, columns: int) -> np.ndarray:
-        return (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
 
-    if not vocabulary_only:
-        writer.add_tensor("token_embd.weight", matrix(n_vocab, hidden) * 4)
-        writer.add_tensor("output_norm.weight", np.ones(hidden, np.float32))
-        writer.add_tensor("output.weight", matrix(n_vocab, hidden) * np.float32(scale))
-        for layer in range(layers):
-            for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-                writer.add_tensor(f"blk.{layer}.{name}.weight", matrix(hidden, hidden))
-            for name in ("attn_norm", "ffn_norm"):
-                writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(hidden, np.float32))
-            writer.add_tensor(f"blk.{layer}.ffn_gate.weight", matrix(feed_forward, hidden))
-            writer.add_tensor(f"blk.{layer}.ffn_up.weight", matrix(feed_forward, hidden))
-            writer.add_tensor(f"blk.{layer}.ffn_down.weight", matrix(hidden, feed_forward))
+def _finish(writer: gguf.GGUFWriter, path: Path) -> Path:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

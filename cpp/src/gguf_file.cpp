@@ -354,12 +354,15 @@ void GgufFile::require_sane_sizes() const {
     within("expert_count", 0, 1 << 12);
     within("expert_used_count", 0, 1 << 12);
     const std::int64_t hidden = within("embedding_length", 1, std::int64_t(1) << 24);
-    const std::int64_t heads = within("attention.head_count", 1, 1 << 16);
+    // A model without attention (Mamba, RWKV) has no heads.
+    const bool recurrent =
+        metadata_.count(architecture() + ".ssm.state_size") + metadata_.count(architecture() + ".wkv.head_size") > 0;
+    const std::int64_t heads = within("attention.head_count", recurrent ? 0 : 1, 1 << 16);
     const std::int64_t kv_heads = integer(architecture() + ".attention.head_count_kv", heads);
     if (kv_heads < 0 || (kv_heads > 0 && heads % kv_heads != 0)) {
         refuse(architecture() + ".attention.head_count_kv", kv_heads);
     }
-    if (metadata_.count(architecture() + ".attention.key_length") == 0 && hidden % heads != 0) {
+    if (metadata_.count(architecture() + ".attention.key_length") == 0 && heads > 0 && hidden % heads != 0) {
         refuse(architecture() + ".attention.head_count", heads);
     }
     const bool hidden_given = metadata_.count(architecture() + ".embedding_length") > 0;

@@ -68,13 +68,14 @@ void Speculator::calibrate(const Measure & measure_us, int max_rows, int n_conte
             if (i > 0 || us > 2e5) {
                 cost_->observe(n_rows, us);
             }
-            if (spent_us > 7e5) {
+            if (spent_us > 1e6) {
                 return;
             }
         }
     };
-    for (const int n_rows : {1, 4, 2, 6, 3, 8, 12}) {
-        if (n_rows <= max_rows && spent_us < 7e5) {
+    // The most telling ones first: a slow target gets no further.
+    for (const int n_rows : {1, 4, 2, 8, 16, 6, 3, 32, 12}) {
+        if (n_rows <= max_rows && spent_us < 1e6) {
             measure(n_rows);
         }
     }
