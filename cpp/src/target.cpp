@@ -255,10 +255,15 @@ void Target::spare_threads(int n_threads) {
 
 bool Target::on_cpu() const { return computes_on_cpu(*model_, options_.n_gpu_layers); }
 
-double Target::measure_us(int n_rows, int n_repetitions) {
+double Target::measure_us(int n_rows, int n_repetitions, int n_spared) {
     const int before = n_past_;
     const Tokens tokens(static_cast<std::size_t>(n_rows), 0);
     std::vector<std::int64_t> spent;
+    struct Spared {
+        Target & target;
+        ~Spared() { target.spare_threads(0); }
+    } const restored{*this};
+    spare_threads(n_spared);
     for (int i = 0; i < n_repetitions; ++i) {
         const std::int64_t start = now_us();
         verify(tokens.data(), n_rows);

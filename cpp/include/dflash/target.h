@@ -72,8 +72,9 @@ public:
     // [vocab size] logits of row i of the last verification.
     const float * row(int i) const;
 
-    // Median microseconds of a verification of n_rows after the present text, which stays as it is.
-    double measure_us(int n_rows, int n_repetitions);
+    // Median microseconds of a verification of n_rows after the present text, which stays as it is; with n_spared
+    // threads left to somebody else.
+    double measure_us(int n_rows, int n_repetitions, int n_spared = 0);
 
     // CPU threads that the next passes leave to a drafter beside them; one at least remains. Where the model
     // computes elsewhere it makes no difference.
