@@ -48,7 +48,9 @@ double CostModel::multiple(int n_rows) const {
     return cell.multiple + doubt * std::min(0.0, prior_multiple(n_rows) - cell.multiple);
 }
 
-double CostModel::verify_us(int n_rows) const { return pass_us(n_rows + company_.rows); }
+double CostModel::verify_us(int n_rows) const { return pass_us(n_rows + company_.rows - company_.drafted); }
+
+double CostModel::whole_us(int n_rows) const { return pass_us(n_rows + company_.rows); }
 
 double CostModel::pass_us(int n_rows) const {
     const int rows = std::clamp(n_rows, 1, max_rows);

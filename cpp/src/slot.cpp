@@ -106,10 +106,14 @@ void Slot::shelve() {
     }
 }
 
+bool Slot::verifies(int position, int n_rows) const {
+    return drafted_ && verify_us_ == 0.0 && n_rows == 1 + static_cast<int>(draft_.tokens.size()) &&
+           position + 1 == draft_.position;
+}
+
 void Slot::rows(int position, int n_rows, const float * features, const CostModel::Company & company) {
     land(now_us());
-    const bool verification = drafted_ && verify_us_ == 0.0 && n_rows == 1 + static_cast<int>(draft_.tokens.size()) &&
-                              position + 1 == draft_.position;
+    const bool verification = verifies(position, n_rows);
     if (verification) {
         verify_us_ = static_cast<double>(std::max<std::int64_t>(1, landed_us_ - launched_us_));
         beside_us_ = landing_.within_us(launched_us_, landed_us_);

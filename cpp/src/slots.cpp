@@ -145,16 +145,28 @@ std::vector<Counter> Slots::counters(int slot) const {
     return counters;
 }
 
-void Slots::rows(const Rows & rows, bool with_features, const CostModel::Company & company) {
+void Slots::passed(const std::vector<Rows> & pass) {
     land();
-    if (drafters_.empty() || !with_features) {
-        at(rows.slot).rows(rows.position, rows.n_rows, nullptr, company);
-        return;
+    CostModel::Company all;
+    all.texts = static_cast<int>(pass.size());
+    std::vector<int> drafted;
+    for (const Rows & rows : pass) {
+        drafted.push_back(at(rows.slot).verifies(rows.position, rows.n_rows) ? rows.n_rows - 1 : 0);
+        all.rows += rows.n_rows;
+        all.drafted += drafted.back();
     }
-    const Drafter & drafter = *drafters_[static_cast<std::size_t>(rows.slot)];
-    features_.resize(static_cast<std::size_t>(rows.n_rows) * static_cast<std::size_t>(drafter.feature_width()));
-    drafter.read_features(rows.first_row, rows.n_rows, features_.data());
-    at(rows.slot).rows(rows.position, rows.n_rows, features_.data(), company);
+    for (std::size_t i = 0; i < pass.size(); ++i) {
+        const Rows & rows = pass[i];
+        const CostModel::Company others{all.rows - rows.n_rows, all.drafted - drafted[i], all.texts - 1};
+        if (drafters_.empty() || !rows.with_features) {
+            at(rows.slot).rows(rows.position, rows.n_rows, nullptr, others);
+            continue;
+        }
+        const Drafter & drafter = *drafters_[static_cast<std::size_t>(rows.slot)];
+        features_.resize(static_cast<std::size_t>(rows.n_rows) * static_cast<std::size_t>(drafter.feature_width()));
+        drafter.read_features(rows.first_row, rows.n_rows, features_.data());
+        at(rows.slot).rows(rows.position, rows.n_rows, features_.data(), others);
+    }
 }
 
 }  // namespace dflash

@@ -685,7 +685,7 @@ void Speculator::learn_what_fresh_would_be(const Draft & draft, const Tokens & c
 void Speculator::learn(const Draft & draft, int n_accepted, const Tokens & committed, double verify_us, bool beside) {
     const int n_offered = static_cast<int>(draft.tokens.size());
     if (beside && verify_us > 0.0) {
-        const double ratio = std::clamp(verify_us / cost_->verify_us(1 + n_offered), 0.5, 8.0);
+        const double ratio = std::clamp(verify_us / cost_->whole_us(1 + n_offered), 0.5, 8.0);
         beside_ratio_ += std::max(0.1, 1.0 / (++n_beside_ + 1)) * (ratio - beside_ratio_);
     } else if (!beside) {
         cost_->observe(1 + n_offered, verify_us);

@@ -101,11 +101,14 @@ TEST(in_company_a_draft_is_worth_what_the_whole_pass_gains) {
     }
     const std::vector<float> likely(3, 0.8f);
     CHECK(cost.best_width(likely).width == 3);
-    cost.keep({3, 3});
+    cost.keep({3, 0, 3});
     CHECK(cost.verify_us(1) == 10.0);
     CHECK(cost.verify_us(2) == 25.0);
     CHECK(cost.best_width(likely).width == 0);  // 4 tokens in 10 beat 4 + 1.95 in 25
     cost.observe(1, 10.0);                      // the pass had four rows
+    cost.keep({7, 4, 3});  // what the others draft is theirs to answer for
+    CHECK(cost.verify_us(1) == 10.0);
+    CHECK(cost.whole_us(1) == 25.0);
     cost.keep({});
     CHECK(cost.verify_us(4) == 10.0);
 }

@@ -191,11 +191,11 @@ def _servers(
         raise ValueError(f"--base is '{args.base}'; use one of {', '.join(compared)}")
     chosen = {name: prompts[: args.limit] for name, prompts in sets.items()}
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        rounds = sum(len(p) for p in chosen.values()) if args.clients == 1 else args.repetitions * len(chosen)
-        task = progress.add_task("servers", total=rounds)
+        n_rounds = [len(p) if args.clients == 1 else min(args.repetitions, len(p)) for p in chosen.values()]
+        task = progress.add_task("servers", total=sum(n_rounds))
         reports = servers.measure(
             args.model, compared, chosen, clients=args.clients, max_tokens=args.max_tokens,
-            repetitions=args.repetitions, base=args.base, on_result=lambda: progress.advance(task),
+            rounds=args.repetitions, base=args.base, on_result=lambda: progress.advance(task),
         )  # fmt: skip
     if args.json:
         print(json.dumps({name: asdict(run) for name, run in reports.items()}))

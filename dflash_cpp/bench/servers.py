@@ -1,8 +1,10 @@
 """llama-server against llama-server: the same build, model and prompts, other arguments, all running at once.
 
+Each server answers each prompt once: a k4v table remembers, and the second time it would know the answer.
+
 One client: every server answers a prompt before the next prompt comes, the order rotated, so that ratios are
-paired. Several clients: each server in its turn gets all prompts at once, and what counts is how many tokens come
-in all.
+paired. Several clients: the prompts are dealt out to rounds; in a round each server in its turn gets that round's
+prompts at once, and what counts is how many tokens come in all.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from dflash_cpp.bench.workloads import BenchPrompt
 from dflash_cpp.errors import DFlashError
 
 BASE = "plain"
+SETTLE_SECONDS = 1.0
+"""Between two servers: the first one's idle threads spin for a while, on the cores that the second one needs."""
 
 
 def arguments_of(drafter: str | None, width: int = 5) -> dict[str, list[str]]:
@@ -105,7 +109,7 @@ def measure(
     *,
     clients: int,
     max_tokens: int,
-    repetitions: int,
+    rounds: int,
     base: str = BASE,
     on_result: Callable[[], None] = lambda: None,
 ) -> dict[str, ServerRun]:
@@ -121,8 +125,10 @@ def measure(
         [name] prompts.
     clients
         1, or how many ask at once (each server then has that many slots).
-    max_tokens, repetitions
-        Tokens per answer, rounds.
+    max_tokens
+        Per answer.
+    rounds
+        Of several clients, at most one per prompt.
     base
         Whose answers the others' are compared with.
     on_result
@@ -152,9 +158,9 @@ def measure(
         for workload, prompts in workloads.items():
             run = reports[workload] = ServerRun(list(servers), {name: [] for name in servers})
             if clients == 1:
-                _one_client(run, ask, prompts, repetitions, base, on_result)
+                _one_client(run, ask, prompts, base, on_result)
             else:
-                _many_clients(run, ask, prompts, clients, repetitions, base, on_result)
+                _many_clients(run, ask, prompts, clients, rounds, base, on_result)
         return reports
 
 
@@ -174,32 +180,31 @@ def _book(run: ServerRun, name: str, answer: Mapping[str, Any], expected: Mappin
 
 
 def _one_client(
-    run: ServerRun, ask: Ask, prompts: Sequence[BenchPrompt], repetitions: int, base: str,
-    on_result: Callable[[], None],
-) -> None:  # fmt: skip
+    run: ServerRun, ask: Ask, prompts: Sequence[BenchPrompt], base: str, on_result: Callable[[], None]
+) -> None:
     for index, item in enumerate(prompts):
-        speeds: dict[str, list[float]] = {name: [] for name in run.servers}
-        answers: dict[str, dict[str, Any]] = {}
-        for repetition in range(repetitions):
-            for name in _rotated(run.servers, index + repetition):
-                answers[name] = ask(name, item)
-                speeds[name].append(answers[name]["timings"]["predicted_per_second"])
+        answers = {}
+        for name in _rotated(run.servers, index):
+            time.sleep(SETTLE_SECONDS)
+            answers[name] = ask(name, item)
         for name in run.servers:
-            run.tokens_per_second[name].append(statistics.median(speeds[name]))
+            run.tokens_per_second[name].append(answers[name]["timings"]["predicted_per_second"])
             _book(run, name, answers[name], answers[base])
         on_result()
 
 
 def _many_clients(
-    run: ServerRun, ask: Ask, prompts: Sequence[BenchPrompt], clients: int, repetitions: int, base: str,
+    run: ServerRun, ask: Ask, prompts: Sequence[BenchPrompt], clients: int, rounds: int, base: str,
     on_result: Callable[[], None],
 ) -> None:  # fmt: skip
-    for repetition in range(repetitions):
+    for number in range(min(rounds, len(prompts))):
+        dealt = prompts[number::rounds]
         answers: dict[str, list[dict[str, Any]]] = {}
-        for name in _rotated(run.servers, repetition):
+        for name in _rotated(run.servers, number):
+            time.sleep(SETTLE_SECONDS)
             start = time.monotonic()
             with ThreadPoolExecutor(clients) as pool:
-                answers[name] = list(pool.map(lambda item, name=name: ask(name, item), prompts))
+                answers[name] = list(pool.map(lambda item, name=name: ask(name, item), dealt))
             tokens = sum(answer["timings"]["predicted_n"] for answer in answers[name])
             run.tokens_per_second[name].append(tokens / (time.monotonic() - start))
         for name, mine in answers.items():

@@ -21,11 +21,13 @@ class CostModel {
 public:
     static constexpr int max_rows = 256;
 
-    // What else is in the passes: rows of other texts, and how many texts they are. From now on all rows given and
-    // asked for are those beside them; what they cost is the whole pass, and every text is taken to go on by one
-    // token at least, whatever this one's draft does.
+    // What else is in the passes: rows of other texts, how many of those are drafts, and how many texts they are. From
+    // now on all rows given and asked for are those beside them; what they cost is the whole pass, and every text is
+    // taken to go on by one token at least, whatever this one's draft does. Expectations leave the others' drafts out:
+    // where each takes the others' for granted, all draft, although all would be better off without.
     struct Company {
         int rows = 0;
+        int drafted = 0;
         int texts = 0;
     };
     void keep(const Company & company) { company_ = company; }
@@ -36,6 +38,8 @@ public:
     // Expected microseconds of a verification of n_rows: measured, interpolated between measured
     // neighbours, or extrapolated with the prior's slope beyond the largest measured one.
     double verify_us(int n_rows) const;
+    // The same in the company as it is, the others' drafts included.
+    double whole_us(int n_rows) const;
 
     // How many of the draft tokens to offer, 0 to probabilities.size(), for the best expected rate
     //     (1 + sum_i prod_{j<=i} p_j) / (verify_us(1 + width) + draft_us(width)),

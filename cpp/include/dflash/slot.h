@@ -46,6 +46,9 @@ public:
     // The pass is over since now_us: waits for what was launched.
     void land(std::int64_t now_us);
 
+    // Whether rows [position, position + n_rows) are the last draft's verification.
+    bool verifies(int position, int n_rows) const;
+
     // The target's pass over rows at positions [position, position + n_rows) of this slot is over. features:
     // [n_rows][feature_width], or null where it gave none (an image, say): the drafter then does without them.
     // company: the other slots in that pass.

@@ -3,7 +3,7 @@
 //
 //     draft(slot, ...)   before a pass, for each slot that generates
 //     launch()           then, once
-//     rows(...)          after the pass, for each slot that had rows in it
+//     passed(rows)       after the pass, with every slot's rows in it
 //
 // Drafter passes beside the target's pass run one after the other, on threads that the target leaves to them.
 //
@@ -59,16 +59,17 @@ public:
     // Begins drafting beside the pass that comes now.
     void launch();
 
-    // Rows [first_row, first_row + n_rows) of the target's last pass were the slot's, at positions from `position` on.
+    // Rows [first_row, first_row + n_rows) of a pass are the slot's, at positions from `position` on. with_features:
+    // false for rows that give none (embeddings pinned to one position).
     struct Rows {
         int slot = 0;
         int position = 0;
         int first_row = 0;
         int n_rows = 0;
+        bool with_features = true;
     };
-    // with_features: false for rows that give none (embeddings pinned to one position). company: the other slots' rows
-    // in that pass, and how many slots they are.
-    void rows(const Rows & rows, bool with_features, const CostModel::Company & company);
+    // The target's last pass, an entry for each slot that was in it.
+    void passed(const std::vector<Rows> & pass);
 
     // A request begins in the slot. So many tokens of its last draft stand.
     void begin(int slot) { at(slot).begin(); }
