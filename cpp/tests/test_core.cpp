@@ -106,7 +106,7 @@ TEST(in_company_a_draft_is_worth_what_the_whole_pass_gains) {
     CHECK(cost.verify_us(2) == 25.0);
     CHECK(cost.best_width(likely).width == 0);  // 4 tokens in 10 beat 4 + 1.95 in 25
     cost.observe(1, 10.0);                      // the pass had four rows
-    cost.keep({7, 4, 3});  // what the others draft is theirs to answer for
+    cost.keep({7, 4, 3});                       // what the others draft is theirs to answer for
     CHECK(cost.verify_us(1) == 10.0);
     CHECK(cost.whole_us(1) == 25.0);
     cost.keep({});
