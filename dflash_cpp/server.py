@@ -114,9 +114,17 @@ def running(words: Sequence[str], *, seconds: float = 120.0) -> Iterator[Running
                 if process.poll() is not None or time.monotonic() > give_up_at:
                     raise DFlashError(f"llama-server does not answer: {server.end_of_log()}")
                 time.sleep(0.1)
-            yield server
+            error: Exception | None = None
+            try:
+                yield server
+            except Exception as thrown:
+                error = thrown
             if process.poll() is not None:
-                raise DFlashError(f"llama-server ended with {process.returncode}: {server.end_of_log()}")
+                raise DFlashError(
+                    f"llama-server ended with {process.returncode}: {server.end_of_log()}"
+                ) from error
+            if error:
+                raise error
         finally:
             process.terminate()
             try:

@@ -97,8 +97,9 @@ const Draft & Slots::draft(int slot, const Tokens & text, int max_tokens, float 
     SamplerOptions sampling;
     sampling.temperature = temperature;
     sampling.seed = seed;
-    return slots_[static_cast<std::size_t>(slot)]->draft(text, std::min(max_tokens, Target::max_rows - 1), sampling,
-                                                         with_q);
+    // All slots' drafts must fit into one batch of the server's.
+    const int room = std::min(Target::max_rows, target_->n_batch() / options_.n_slots) - 1;
+    return at(slot).draft(text, std::max(0, std::min(max_tokens, room)), sampling, with_q);
 }
 
 void Slots::launch() {
