@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import dflash_cpp
@@ -66,11 +65,11 @@ def write(out: str | os.PathLike[str]) -> Path:
         The file cannot be written.
     """
     path = Path(out)
+    partial = path.with_name(f"{path.name}.partial.{os.getpid()}")
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            file.write(self_contained())
-        Path(file.name).chmod(0o644)
-        Path(file.name).replace(path)
+        partial.write_text(self_contained(), encoding="utf-8")
+        partial.replace(path)
     except OSError as error:
+        partial.unlink(missing_ok=True)
         raise ValueError(f"cannot write {path}: {error.strerror or error}") from error
     return path

@@ -86,6 +86,11 @@ class Running:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
+    def raise_if_ended(self, cause: Exception | None = None) -> None:
+        """Raise DFlashError, with what it said last, where it runs no more."""
+        if self.process.poll() is not None:
+            raise DFlashError(f"llama-server ended with {self.process.returncode}: {self.end_of_log()}") from cause
+
     def end_of_log(self) -> str:
         """What it said last."""
         return self.log.read_text(errors="replace")[-2000:]
@@ -114,17 +119,12 @@ def running(words: Sequence[str], *, seconds: float = 120.0) -> Iterator[Running
                 if process.poll() is not None or time.monotonic() > give_up_at:
                     raise DFlashError(f"llama-server does not answer: {server.end_of_log()}")
                 time.sleep(0.1)
-            error: Exception | None = None
             try:
                 yield server
-            except Exception as thrown:
-                error = thrown
-            if process.poll() is not None:
-                raise DFlashError(
-                    f"llama-server ended with {process.returncode}: {server.end_of_log()}"
-                ) from error
-            if error:
-                raise error
+            except Exception as error:
+                server.raise_if_ended(error)
+                raise
+            server.raise_if_ended()
         finally:
             process.terminate()
             try:

@@ -12,8 +12,7 @@ namespace dflash {
 namespace {
 
 constexpr std::uint64_t hash_base = 0x9e3779b97f4a7c15ull;  // odd, so powers never vanish mod 2^64
-
-constexpr float rate_memory = 128.0f;  // verdicts that a bucket remembers
+constexpr float rate_memory = 128.0f;                       // verdicts that a bucket remembers
 constexpr int evidence_cap = 8;
 
 // Finaliser of SplitMix64 (Steele, Lea, Flood 2014): spreads a polynomial hash over all bits.

@@ -54,7 +54,6 @@ void Slots::calibrate() {
     try {
         slots_[0]->speculator().calibrate(measure_us, Target::max_rows, 1);
     } catch (const Error & error) {
-        target_->spare_threads(0);
         log(LogLevel::info, std::string("costs are learned while running: ") + error.what());
     }
 }

@@ -154,15 +154,8 @@ class Run:
 
     def summary(self, mode: str, base: str = "plain") -> dict[str, float]:
         """Median ratio with its bootstrap 95% interval, and median tokens/s."""
-        ratios = self.ratios(mode, base)
-        low, high = bootstrap_interval(ratios)
         speeds = [statistics.median(r.tokens_per_second[mode]) for r in self.results]
-        return {
-            "ratio": statistics.median(ratios) if ratios else 0.0,
-            "low": low,
-            "high": high,
-            "tokens_per_second": statistics.median(speeds),
-        }
+        return summarise(self.ratios(mode, base), speeds)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything measured but the timelines, ready for JSON."""
@@ -180,6 +173,13 @@ def bootstrap_interval(values: Sequence[float], n_resamples: int = 2000) -> tupl
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(n_resamples))
     return medians[int(0.025 * n_resamples)], medians[int(0.975 * n_resamples) - 1]
+
+
+def summarise(ratios: Sequence[float], speeds: Sequence[float]) -> dict[str, float]:
+    """Return the median ratio (0 without any) with its bootstrap 95% interval, and median tokens/s."""
+    low, high = bootstrap_interval(ratios)
+    ratio = statistics.median(ratios) if ratios else 0.0
+    return {"ratio": ratio, "low": low, "high": high, "tokens_per_second": statistics.median(speeds)}
 
 
 def top_two_gap(llm: LLM, tokens: Sequence[int], n_single: int) -> float:

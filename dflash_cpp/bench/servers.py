@@ -10,7 +10,6 @@ prompts at once, and what counts is how many tokens come in all.
 from __future__ import annotations
 
 import json
-import statistics
 import time
 import urllib.error
 import urllib.request
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dflash_cpp import models, server
-from dflash_cpp.bench.runner import bootstrap_interval
+from dflash_cpp.bench.runner import summarise
 from dflash_cpp.bench.workloads import BenchPrompt
 from dflash_cpp.errors import DFlashError
 
@@ -79,10 +78,7 @@ class ServerRun:
 
     def summary(self, name: str, base: str = BASE) -> dict[str, float]:
         """Median ratio with its bootstrap 95% interval, and median tokens/s."""
-        ratios = self.ratios(name, base)
-        low, high = bootstrap_interval(ratios)
-        speed = statistics.median(self.tokens_per_second[name])
-        return {"ratio": statistics.median(ratios), "low": low, "high": high, "tokens_per_second": speed}
+        return summarise(self.ratios(name, base), self.tokens_per_second[name])
 
 
 def post(url: str, body: Mapping[str, Any], seconds: float = 600.0) -> dict[str, Any]:

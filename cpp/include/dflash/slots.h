@@ -28,7 +28,7 @@ struct SlotsOptions {
     int n_slots = 1;
     std::string target_path;   // for its header
     std::string drafter_path;  // as well; empty: the table drafts alone
-    TargetOptions target;      // types and flash attention, which the drafters' contexts share
+    TargetOptions target;      // types, flash attention, threadpool: the drafters' contexts share them
     DrafterOptions drafter;    // model: the one that the server has loaded
     SpeculatorOptions speculation;
     bool ngram = true;  // a k4v table for each slot
