@@ -24,4 +24,5 @@ set(DFLASH_SESSION_SOURCES
     src/sampler.cpp
     src/small_model_drafter.cpp
     src/session.cpp
+    src/peer.cpp
     src/teacher.cpp)

@@ -19,7 +19,7 @@ from rich.table import Table
 import dflash_cpp
 from dflash_cpp import _core, models, patch, server
 from dflash_cpp._core import NgramMap
-from dflash_cpp.bench.command import add_bench_arguments, run_bench
+from dflash_cpp.bench.command import Context, add_bench_commands, run_bench
 from dflash_cpp.errors import DFlashError
 from dflash_cpp.llm import LLM, Ahead
 from dflash_cpp.results import Chunk, Completion, Stats
@@ -66,6 +66,11 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
                        help="tokens the drafter is asked for; auto (default): what pays here")  # fmt: skip
     group.add_argument("--ahead", default="auto", metavar="WHEN",
                        help="draft while the model verifies: auto (default: as it pays), on or off")  # fmt: skip
+    _add_context_arguments(parser)
+
+
+def _add_context_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("context and devices")
     group.add_argument("--ahead-outcomes", type=int, default=4, metavar="N",
                        help="outcomes that an ahead pass drafts for (4)")  # fmt: skip
     group.add_argument("--drafter-device", metavar="DEVICE",
@@ -84,6 +89,8 @@ def _add_table_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-ngram", action="store_true", help="decode without the k4v table")
     group.add_argument("--table", type=Path, metavar="FILE",
                        help="load the table from FILE where it exists, save it there at the end")  # fmt: skip
+    group.add_argument("--table-n", type=int, default=12, metavar="N", help="tokens of its longest key (12)")
+    group.add_argument("--table-m", type=int, default=48, metavar="N", help="tokens of its longest value (48)")
 
 
 def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
@@ -178,9 +185,8 @@ def _parser() -> argparse.ArgumentParser:
     patching.add_argument("--out", "-o", default="dflash-parallel.patch", metavar="FILE",
                           help="where to (dflash-parallel.patch)")  # fmt: skip
 
-    bench = commands.add_parser("bench", help="measure plain decoding against table and drafter on prompts")
-    add_bench_arguments(bench)
-    _add_model_arguments(bench)
+    bench = commands.add_parser("bench", help="measure ways to decode on your own prompts; compare, tune")
+    add_bench_commands(bench, _add_context_arguments)
 
     training = commands.add_parser("train", help="train a DFlash 2 drafter for a target; `train eval` measures it")
     add_train_arguments(training)
@@ -280,7 +286,10 @@ def _table(args: argparse.Namespace) -> Iterator[NgramMap | bool]:
             raise ValueError("--no-ngram and --table are both given; use one")
         yield False
         return
-    table = NgramMap.load(str(args.table)) if args.table and args.table.exists() else NgramMap()
+    if args.table and args.table.exists():
+        table = NgramMap.load(str(args.table))
+    else:
+        table = NgramMap(args.table_n, args.table_m, min(3, args.table_n))
     try:
         yield table
     finally:
@@ -555,10 +564,10 @@ def _run_patch(args: argparse.Namespace) -> int:
 
 
 def _run_bench(args: argparse.Namespace) -> int:
-    def load(with_drafter: bool) -> LLM:
-        return _load_llm(args, False, _Bars(), None if with_drafter else "none")
+    def load(drafter: str | None) -> LLM:
+        return _load_llm(args, False, _Bars(), drafter or "none")
 
-    return run_bench(args, load, errors, output)
+    return run_bench(args, Context(load, errors, output))
 
 
 _COMMANDS = {

@@ -201,11 +201,13 @@ class LLM:
         number = 0 if isinstance(width, str) else width
         return _core.Session(self._target, ngram, self._drafter, number, ahead, outcomes)
 
-    def _variant(self, *, ngram: bool, width: int | Literal["auto"], ahead: str, ahead_outcomes: int = 4) -> LLM:
+    def _variant(
+        self, *, ngram: NgramMap | None, width: int | Literal["auto"], ahead: str, ahead_outcomes: int = 4
+    ) -> LLM:
         """Return another way to decode on the same loaded models; after one has run, reset before another does."""
         other = copy.copy(self)
         other._in_use, other._stepping = threading.Lock(), threading.Lock()
-        other._ngram = NgramMap() if ngram else None
+        other._ngram = ngram
         other._session = self._new_session(other._ngram, width, ahead, ahead_outcomes)
         return other
 

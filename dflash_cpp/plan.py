@@ -52,11 +52,18 @@ def _part(name: str, use: _core.MemoryUse) -> Part:
     return Part(name, use.weights, use.context, use.compute)
 
 
-def _parts(target: str, drafter: str | None, n_ctx: int, n_batch: int, type_k: str, type_v: str) -> list[Part]:
-    core = _core.Target(
-        target, n_ctx=n_ctx, n_gpu_layers=-1, n_threads=1, n_batch=n_batch, type_k=type_k, type_v=type_v,
+def header_only(
+    path: str, n_ctx: int, n_batch: int = 512, type_k: str = "f16", type_v: str = "f16"
+) -> _core.Target:
+    """Open a model without its weights: it knows its sizes and its tokenizer, and cannot run."""
+    return _core.Target(
+        path, n_ctx=n_ctx, n_gpu_layers=-1, n_threads=1, n_batch=n_batch, type_k=type_k, type_v=type_v,
         flash_attention="auto", progress=None, plan_only=True,
     )  # fmt: skip
+
+
+def _parts(target: str, drafter: str | None, n_ctx: int, n_batch: int, type_k: str, type_v: str) -> list[Part]:
+    core = header_only(target, n_ctx, n_batch, type_k, type_v)
     before = core.memory
     parts = [_part("target", before)]
     if drafter is not None:
@@ -64,11 +71,7 @@ def _parts(target: str, drafter: str | None, n_ctx: int, n_batch: int, type_k: s
             attached = _core.Drafter(drafter, core, n_gpu_layers=-1, n_threads=1, device="", plan_only=True)
             parts.append(_part("drafter", attached.memory))
         else:
-            small = _core.Target(
-                drafter, n_ctx=n_ctx, n_gpu_layers=-1, n_threads=1, n_batch=n_batch, type_k="f16", type_v="f16",
-                flash_attention="auto", progress=None, plan_only=True,
-            )  # fmt: skip
-            parts.append(_part("drafter", small.memory))
+            parts.append(_part("drafter", header_only(drafter, n_ctx, n_batch).memory))
     return parts
 
 

@@ -16,6 +16,7 @@ void bind_gguf_file(py::module_ & m);
 void bind_target(py::module_ & m);
 void bind_drafter(py::module_ & m);
 void bind_session(py::module_ & m);
+void bind_peer(py::module_ & m);
 void bind_teacher(py::module_ & m);
 void bind_tools(py::module_ & m);
 

@@ -63,6 +63,7 @@ PYBIND11_MODULE(_core, m) {
     bind_target(m);
     bind_drafter(m);
     bind_session(m);
+    bind_peer(m);
     bind_teacher(m);
     bind_tools(m);
 }

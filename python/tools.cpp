@@ -95,6 +95,14 @@ std::vector<std::pair<dflash::Token, float>> distribution(const dflash::Target &
 }  // namespace
 
 void bind_tools(py::module_ & m) {
+    py::class_<dflash::DeviceInfo>(m, "Device", "A device that this build can compute on.")
+        .def_readonly("name", &dflash::DeviceInfo::name)
+        .def_readonly("description", &dflash::DeviceInfo::description)
+        .def_readonly("is_gpu", &dflash::DeviceInfo::is_gpu)
+        .def_readonly("memory_free", &dflash::DeviceInfo::memory_free)
+        .def_readonly("memory_total", &dflash::DeviceInfo::memory_total);
+    m.def("devices", &dflash::devices);
+    m.def("system_info", [] { return std::string(llama_print_system_info()); });
     m.def("quantize", &quantize, py::arg("source"), py::arg("destination"), py::arg("type"), py::arg("pure") = false,
           py::arg("n_threads") = 0, py::arg("tensor_types") = std::vector<std::pair<std::string, std::string>>{},
           release_gil());

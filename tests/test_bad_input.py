@@ -282,9 +282,9 @@ def test_closed_llm_says_so(tiny_path: Path) -> None:
         ["generate"],
         ["fly"],
         ["inspect", "/tmp"],
-        ["bench", "--workload", "nonsense"],
-        ["bench", "--prompts", "/no/such/prompts"],
-        ["bench", "--repetitions", "0"],
+        ["bench", "run", "--workload", "nonsense"],
+        ["bench", "run", "--prompts", "/no/such/prompts"],
+        ["bench", "run", "--repetitions", "0"],
     ],
 )
 def test_command_line_mistakes_are_one_error_line_and_code_2(arguments: list[str]) -> None:

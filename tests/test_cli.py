@@ -120,6 +120,7 @@ def test_bench_prints_a_table_and_json(tiny_path: Path, tmp_path: Path) -> None:
     prompts.write_text('{"prompt": "abc abc abc", "name": "first"}\n\n{"prompt": "xyz"}\n')
     arguments = [
         "bench",
+        "run",
         "--model",
         tiny_path,
         "--n-ctx",
@@ -132,13 +133,14 @@ def test_bench_prints_a_table_and_json(tiny_path: Path, tmp_path: Path) -> None:
         2,
     ]
     assert "ratio to plain" in run(*arguments).stdout
-    report = json.loads(run(*arguments, "--json").stdout)["prompts.jsonl"]
-    assert report["modes"] == ["plain", "k4v"]
-    assert [r["name"] for r in report["results"]] == ["first", "line 3"]
-    for result in report["results"]:
-        assert len(result["tokens_per_second"]["k4v"]) == 2
-        assert not result["divergence"]["k4v"].startswith("WRONG")
-    assert report["summary"]["plain"]["ratio"] == 1.0
+    report = json.loads(run(*arguments, "--json").stdout)
+    assert report["settings"]["modes"] == ["plain", "k4v"]
+    turns = report["workloads"]["prompts.jsonl"]
+    assert [turn["name"] for turn in turns] == ["first", "prompts/2"]
+    for turn in turns:
+        assert len(turn["generations"]["k4v"]) == 2
+        assert not any(g["verdict"].startswith("WRONG") for g in turn["generations"]["k4v"])
+    assert report["summary"]["prompts.jsonl"]["plain"]["tokens_per_second"] > 0
 
 
 @pytest.mark.parametrize(
@@ -146,13 +148,13 @@ def test_bench_prints_a_table_and_json(tiny_path: Path, tmp_path: Path) -> None:
     [
         ("not json", "line 1: not JSON"),
         ('{"text": "x"}', "line 1: needs"),
-        ("[1]", "line 1: needs"),
+        ("[1]", "item 1: an item is an object"),
         ("", "no prompts"),
     ],
 )
 def test_bench_names_the_bad_line(tmp_path: Path, line: str, match: str) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(line + "\n")
-    result = subprocess.run([*COMMAND, "bench", "--prompts", str(prompts)], capture_output=True, text=True)
+    result = subprocess.run([*COMMAND, "bench", "run", "--prompts", str(prompts)], capture_output=True, text=True)
     assert result.returncode == 2
     assert match in result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -336,6 +337,18 @@ def test_progress_is_reported(smollm2: Path) -> None:
     assert loads == sorted(loads) and loads[-1] == 100
     assert reads[-1] == (1200, 1200)
     assert len(reads) == 3
+
+
+@pytest.mark.parametrize("n_ctx", [16, 40, 130])
+def test_a_context_smaller_than_a_batch(tiny_path: Path, n_ctx: int) -> None:
+    """llama.cpp cuts its batches to a small context, and rounds the context itself up."""
+    with LLM(tiny_path, n_ctx=n_ctx, n_threads=1) as llm:
+        prompt = llm.tokenize("abc " * (llm.n_ctx // 4 - 20))
+        assert len(prompt) > n_ctx
+        letters = {token: -math.inf for token in range(3)}  # it would end at once
+        first = llm.generate(prompt, max_tokens=60, logit_bias=letters)
+        again = llm.generate(prompt, max_tokens=60, logit_bias=letters)  # the table knows it now
+        assert len(first.tokens) == 60 and again.tokens == first.tokens
 
 
 def test_quantised_kv_cache_works(smollm2: Path) -> None:

@@ -261,7 +261,7 @@ def test_serve_runs_the_server_and_passes_arguments_on(smollm2: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_bench_compares_servers(smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["bench", "--servers", "--workload", "prose", "--limit", "2", "--repetitions", "1", "-n", "8"]
+    common = ["bench", "servers", "--workload", "prose", "--limit", "2", "--repetitions", "1", "-n", "8"]
     assert cli.main([*common, "--drafter", "none", "--server", "mine=--spec-type ngram-simple", "--json"]) == 0
     run = json.loads(capsys.readouterr().out)["prose"]
     assert run["servers"] == ["plain", "parallel", "ngram-map-k4v", "mine"]

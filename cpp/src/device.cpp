@@ -89,6 +89,23 @@ ggml_backend_device * find_device(const std::string & name) {
     throw std::invalid_argument("drafter_device is '" + name + "'; this build has " + names + ", and rpc:HOST:PORT");
 }
 
+std::vector<DeviceInfo> devices() {
+    init_backend();
+    std::vector<DeviceInfo> found;
+    for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t device = ggml_backend_dev_get(i);
+        DeviceInfo info{ggml_backend_dev_name(device), ggml_backend_dev_description(device),
+                        ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_GPU};
+        std::size_t free = 0;
+        std::size_t total = 0;
+        ggml_backend_dev_memory(device, &free, &total);
+        info.memory_free = free;
+        info.memory_total = total;
+        found.push_back(std::move(info));
+    }
+    return found;
+}
+
 void serve_rpc(const std::string & endpoint, int n_threads) {
     init_backend();
 #ifdef DFLASH_RPC

@@ -115,6 +115,17 @@ void check_sound(const GgufFile & file) {
     }
 }
 
+// The drafter's tap layers, once the file is found sound and fitting.
+std::vector<int> checked_taps(const GgufFile & file, const Target & target) {
+    if (file.architecture() != "dflash") {
+        throw ModelError(file.path() + " is no DFlash drafter (architecture " + file.architecture() + ")");
+    }
+    check_sound(file);
+    std::vector<int> taps = integer_array(file, "dflash.target_layers");
+    check_fits(file, target, taps);
+    return taps;
+}
+
 // Rows of the drafter's own tensors, wherever they live. Keeps the model alive.
 class ModelCodebooks : public Codebooks {
 public:
@@ -150,6 +161,8 @@ void Drafter::Free::operator()(llama_context * context) const { llama_free(conte
 
 bool Drafter::is_drafter_file(const std::string & path) { return GgufFile(path).architecture() == "dflash"; }
 
+void Drafter::check(const std::string & path, const Target & target) { checked_taps(GgufFile(path), target); }
+
 Drafter::Drafter(const std::string & path, std::shared_ptr<Target> target, const DrafterOptions & options)
     : target_(std::move(target)) {
     init_backend();
@@ -157,12 +170,7 @@ Drafter::Drafter(const std::string & path, std::shared_ptr<Target> target, const
         throw std::invalid_argument("drafter_threads is " + std::to_string(options.n_threads) + "; use 1 to 512");
     }
     const GgufFile file(path);
-    if (file.architecture() != "dflash") {
-        throw ModelError(path + " is no DFlash drafter (architecture " + file.architecture() + ")");
-    }
-    check_sound(file);
-    taps_ = integer_array(file, "dflash.target_layers");
-    check_fits(file, *target_, taps_);
+    taps_ = checked_taps(file, *target_);
     load(file, options);
     create_context(options);
     target_->enable_features(taps_);
@@ -216,7 +224,9 @@ void Drafter::create_context(const DrafterOptions & options) {
     // A block may stand at the very end of the target's context.
     const int block_rows = max_blocks * block_size_;
     params.n_ctx = static_cast<std::uint32_t>(target_->n_ctx() + block_rows);
-    params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(std::max(target_->n_batch(), block_rows));
+    // Its buffers are as large as its largest pass (and it may not be split, attention within a block going both ways):
+    // features are injected in pieces.
+    params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(std::max(max_inject, block_rows));
     params.n_seq_max = max_blocks;
     params.kv_unified = true;  // blocks share the cells of the injected context
     params.n_outputs_max = static_cast<std::uint32_t>(block_rows);
@@ -247,6 +257,14 @@ void Drafter::run_beside(bool beside) {
     if (beside != beside_) {
         beside_ = beside;
         compute_in((beside ? beside_pool_ : threadpool_).get());
+    }
+}
+
+void Drafter::rest() {
+    for (Threadpool * pool : {threadpool_.get(), beside_pool_.get()}) {
+        if (pool) {
+            pool->rest();
+        }
     }
 }
 

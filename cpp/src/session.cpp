@@ -221,7 +221,15 @@ StepResult Session::step() {
         note(Event::Lane::host, "wait", committed, landed);
     }
     note(Event::Lane::host, "learn", absorbed, end);
+    if (finished()) {
+        rest();
+    }
     return result;
+}
+
+void Session::rest() {
+    target_->rest();
+    speculator_.rest();
 }
 
 bool Session::by_rejection() const { return options_.verification == Verification::rejection && !sampler_->greedy(); }
@@ -312,6 +320,7 @@ std::vector<float> Session::logits(const Tokens & tokens, int n_single) {
     while (target_->n_past() < static_cast<int>(tokens.size())) {
         target_->verify(tokens.data() + target_->n_past(), 1);
     }
+    rest();
     const float * row = target_->row(0);
     return std::vector<float>(row, row + target_->vocab().size());
 }

@@ -126,6 +126,12 @@ Target::~Target() = default;
 
 int Target::n_threads() const { return n_threads_; }
 
+void Target::rest() {
+    if (threadpool_) {
+        threadpool_->rest();
+    }
+}
+
 void Target::load(const std::string & path) {
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = options_.n_gpu_layers;
@@ -188,7 +194,9 @@ void Target::create_context() {
     }
     llama_attach_threadpool(context_.get(), threadpool_->raw(), threadpool_->raw());
     n_ctx_ = static_cast<int>(llama_n_ctx_seq(context_.get()));
+    options_.n_batch = static_cast<int>(llama_n_batch(context_.get()));  // cut to a small context's size
     max_draft_ = recurrent ? static_cast<int>(llama_n_rs_seq(context_.get())) : max_rows - 1;
+    max_draft_ = std::min(max_draft_, options_.n_batch - 1);
 }
 
 void Target::share_settings(llama_context_params & params) const {

@@ -23,11 +23,20 @@ int default_threads() {
     return n;
 }
 
-Threadpool::Threadpool(int n_threads) : n_threads_(n_threads) {
+Threadpool::Threadpool(int n_threads, bool polls) : n_threads_(n_threads) {
     ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
+    if (!polls) {
+        params.poll = 0;
+    }
     pool_ = ggml_threadpool_new(&params);
     if (!pool_) {
         throw Error("cannot start " + std::to_string(n_threads) + " compute threads; use fewer (n_threads)");
+    }
+}
+
+void Threadpool::rest() {
+    if (owned_) {
+        ggml_threadpool_pause(pool_);
     }
 }
 

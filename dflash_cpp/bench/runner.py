@@ -1,185 +1,26 @@
-"""Paired measurement: every mode on every prompt, interleaved, the order rotated, plain as the base.
+"""Paired measurement: every mode on every turn, interleaved, the order rotated by turn and round.
 
-The target is loaded once and its memory shared by all modes, so that nothing but the mode differs. The
-table and the KV cache start empty for each generation: what is measured is one prompt, not what earlier
-prompts taught.
+The target is loaded once per drafter and its memory shared by all modes, so that nothing but the mode differs.
+Tables start empty with each item and are kept through its turns; the KV cache starts empty with each generation,
+another mode has used it meanwhile. Earlier turns' answers, where a turn is asked with them, are the base's.
 """
 
 from __future__ import annotations
 
-import random
-import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+import time
+from collections.abc import Callable, Mapping, Sequence
 
-from dflash_cpp import _core
-from dflash_cpp._core import NgramMap
-from dflash_cpp.bench.workloads import BenchPrompt
-from dflash_cpp.llm import LLM, Ahead
-from dflash_cpp.results import Completion, Stats
+from dflash_cpp.bench.guard import judge
+from dflash_cpp.bench.modes import Decoder, Mode
+from dflash_cpp.bench.record import Generation, Round, TurnResult, without_timeline
+from dflash_cpp.bench.workloads import Item
+from dflash_cpp.llm import LLM
+from dflash_cpp.results import Completion, TimelineEvent
 
 NEAR_TIE = 0.05
 """Logit gap below which batched and single-row kernels may disagree on the argmax."""
-
-
-@dataclass(frozen=True)
-class Mode:
-    """A way to decode: whether the k4v table drafts, whether the drafter does, how wide, and ahead or in turn."""
-
-    name: str
-    ngram: bool = False
-    drafter: bool = False
-    width: int | Literal["auto"] = "auto"
-    ahead: Ahead = "auto"
-
-
-PLAIN = Mode("plain")
-MODES = ["plain", "k4v", "drafter", "drafter+k4v"]
-"""Measured where nothing else is asked for."""
-STATIC_MODES = [
-    "plain", "k4v", "w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w2+k4v", "w5+k4v", "w2+ahead", "w5+ahead",
-    "drafter", "drafter+k4v",
-]  # fmt: skip
-"""The automatic choice (the last two) against what could be set by hand."""
-
-
-def parse_mode(name: str) -> Mode:
-    """Return the mode of a name: "plain", or of k4v, drafter, wN (a fixed width) and ahead those joined by "+".
-
-    A fixed width drafts in turn unless "ahead" stands with it; "drafter" alone decides both by itself.
-
-    Raises
-    ------
-    ValueError
-        The name has another part.
-    """
-    if name == "plain":
-        return PLAIN
-    mode = Mode(name)
-    for part in name.split("+"):
-        if part == "k4v":
-            mode = replace(mode, ngram=True)
-        elif part == "drafter":
-            mode = replace(mode, drafter=True)
-        elif part == "ahead":
-            mode = replace(mode, drafter=True, ahead="on")
-        elif part[:1] == "w" and part[1:].isdecimal() and 1 <= int(part[1:]) <= 63:
-            mode = replace(mode, drafter=True, width=int(part[1:]))
-            if mode.ahead != "on":
-                mode = replace(mode, ahead="off")
-        else:
-            raise ValueError(
-                f"mode '{name}' has a part '{part}'; join k4v, drafter, wN and ahead by +, or say plain"
-            )
-    return mode
-
-
-class ModePool:
-    """LLMs for modes: the models are loaded once with the drafter and once without, and shared by all modes.
-
-    `pace`, in milliseconds: what a verification and a drafter's pass take at least, the rest slept.
-    """
-
-    def __init__(
-        self, load: Callable[[bool], LLM], *, pace: tuple[float, float] = (0.0, 0.0), outcomes: int = 4
-    ) -> None:
-        self._load, self._pace, self._outcomes = load, pace, outcomes
-        self._bases: dict[bool, LLM] = {}
-        self._variants: dict[str, LLM] = {}
-
-    def __call__(self, mode: Mode) -> LLM:
-        """Return the LLM of a mode, always the same one."""
-        if mode.drafter not in self._bases:
-            base = self._bases[mode.drafter] = self._load(mode.drafter)
-            base._open_target().set_pace(round(1e3 * self._pace[0]))
-            if isinstance(base._drafter, _core.Drafter):
-                base._drafter.set_pace(round(1e3 * self._pace[1]))
-        if mode.name not in self._variants:
-            self._variants[mode.name] = self._bases[mode.drafter]._variant(
-                ngram=mode.ngram, width=mode.width, ahead=mode.ahead if mode.drafter else "auto",
-                ahead_outcomes=self._outcomes,
-            )  # fmt: skip
-        return self._variants[mode.name]
-
-    def close(self) -> None:
-        """Free the models."""
-        for llm in [*self._variants.values(), *self._bases.values()]:
-            llm.close()
-
-
-@dataclass
-class PromptResult:
-    """All repetitions of all modes on one prompt.
-
-    Attributes
-    ----------
-    tokens_per_second
-        [mode][repetition], decoding only.
-    acceptance_length
-        [mode], tokens per verification.
-    completion_tokens
-        Tokens generated, the same for every mode unless they diverged.
-    stats
-        [mode] the last repetition's.
-    divergence
-        [mode] "" where the tokens equal plain's, "near-tie at N" where they part at one, "WRONG at N"
-        otherwise.
-    """
-
-    name: str
-    tokens_per_second: dict[str, list[float]] = field(default_factory=dict)
-    acceptance_length: dict[str, float] = field(default_factory=dict)
-    completion_tokens: int = 0
-    divergence: dict[str, str] = field(default_factory=dict)
-    stats: dict[str, Stats] = field(default_factory=dict, repr=False)
-
-    def ratio(self, mode: str, base: str = "plain") -> float:
-        """Median over the repetitions of mode / base, paired."""
-        pairs = zip(self.tokens_per_second[mode], self.tokens_per_second[base], strict=True)
-        return statistics.median(a / b for a, b in pairs)
-
-
-@dataclass
-class Run:
-    """A whole measurement."""
-
-    model: str
-    modes: list[str]
-    results: list[PromptResult]
-
-    def ratios(self, mode: str, base: str = "plain") -> list[float]:
-        """The ratio to another mode of every prompt whose tokens are right."""
-        return [r.ratio(mode, base) for r in self.results if not r.divergence.get(mode, "").startswith("WRONG")]
-
-    def summary(self, mode: str, base: str = "plain") -> dict[str, float]:
-        """Median ratio with its bootstrap 95% interval, and median tokens/s."""
-        speeds = [statistics.median(r.tokens_per_second[mode]) for r in self.results]
-        return summarise(self.ratios(mode, base), speeds)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything measured but the timelines, ready for JSON."""
-        raw = asdict(self)
-        for result in raw["results"]:
-            for stats in result["stats"].values():
-                del stats["timeline"]
-        return {**raw, "summary": {mode: self.summary(mode) for mode in self.modes}}
-
-
-def bootstrap_interval(values: Sequence[float], n_resamples: int = 2000) -> tuple[float, float]:
-    """Return the 95% percentile bootstrap interval of the median, resampled with a fixed seed."""
-    if not values:
-        return (0.0, 0.0)
-    draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(n_resamples))
-    return medians[int(0.025 * n_resamples)], medians[int(0.975 * n_resamples) - 1]
-
-
-def summarise(ratios: Sequence[float], speeds: Sequence[float]) -> dict[str, float]:
-    """Return the median ratio (0 without any) with its bootstrap 95% interval, and median tokens/s."""
-    low, high = bootstrap_interval(ratios)
-    ratio = statistics.median(ratios) if ratios else 0.0
-    return {"ratio": ratio, "low": low, "high": high, "tokens_per_second": statistics.median(speeds)}
+TIMELINE_PASSES = 12
+"""Verifications of a turn whose timeline is kept."""
 
 
 def top_two_gap(llm: LLM, tokens: Sequence[int], n_single: int) -> float:
@@ -188,68 +29,155 @@ def top_two_gap(llm: LLM, tokens: Sequence[int], n_single: int) -> float:
     return largest[0] - largest[1]
 
 
-def divergence(llm: LLM, prompt: Sequence[int], base: Completion, other: Completion) -> str:
-    """Compare two greedy completions: "" where equal, else where they part and whether a near-tie excuses it."""
-    if base.tokens == other.tokens:
+def divergence(llm: LLM, prompt: Sequence[int], base: Sequence[int], other: Sequence[int]) -> str:
+    """Compare two greedy answers: "" where equal, else where they part and whether a near-tie excuses it."""
+    if list(base) == list(other):
         return ""
-    pairs = zip(base.tokens, other.tokens, strict=False)
-    shorter = min(len(base.tokens), len(other.tokens))
-    at = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
-    gap = top_two_gap(llm, [*prompt, *base.tokens[:at]], at + 1)
+    shorter = min(len(base), len(other))
+    at = next((i for i, (a, b) in enumerate(zip(base, other, strict=False)) if a != b), shorter)
+    gap = top_two_gap(llm, [*prompt, *base[:at]], at + 1)
     return f"near-tie at {at}" if gap < NEAR_TIE else f"WRONG at {at}"
 
 
-def measure(
-    llm_of: Callable[[Mode], LLM],
-    model: str,
-    prompts: Sequence[BenchPrompt],
-    modes: Sequence[Mode],
-    *,
-    max_tokens: int,
-    repetitions: int,
-    on_result: Callable[[PromptResult], None] | None = None,
-) -> Run:
-    """Measure every mode on every prompt, greedy.
+def middle(timeline: Sequence[TimelineEvent], n_passes: int = TIMELINE_PASSES) -> list[TimelineEvent]:
+    """Return what ran during some verifications in the middle of a generation."""
+    passes = [event for event in timeline if event.name == "verify"]
+    first = max(0, len(passes) // 2 - n_passes // 2)
+    shown = passes[first : first + n_passes]
+    if not shown:
+        return []
+    begin, end = shown[0].start, shown[-1].end
+    return [event for event in timeline if event.end > begin and event.start < end]
+
+
+class Runner:
+    """Measures items in modes.
 
     Parameters
     ----------
-    llm_of
-        Gives the LLM that decodes in a mode.
-    model
-        Its name, for the report.
-    prompts, modes
-        What to measure; `plain` is added where it is missing, being the base.
+    decoder_of
+        Gives the decoder of a mode.
+    judge_with
+        An LLM without a drafter, to replay where two modes' tokens part; a grammar is left out of the replay,
+        which only widens what counts as wrong.
+    modes
+        The base first.
     max_tokens
-        Tokens to generate per prompt.
-    repetitions
-        Rounds over the modes per prompt; the order of modes rotates from round to round.
-    on_result
-        Called after each prompt.
+        Per answer, where an item says nothing else.
     """
-    modes = [PLAIN, *(mode for mode in modes if mode != PLAIN)]
-    results = []
-    for index, item in enumerate(prompts):
-        result = PromptResult(item.name, {mode.name: [] for mode in modes})
-        completions: dict[str, Completion] = {}
-        for round_number in range(repetitions):
-            shift = (index + round_number) % len(modes)
-            for mode in [*modes[shift:], *modes[:shift]]:
-                llm = llm_of(mode)
-                llm.reset()
-                if isinstance(llm.ngram, NgramMap):
-                    llm.ngram.clear()
-                completion = llm.generate(item.prompt, max_tokens=max_tokens)
-                completions[mode.name] = completion
-                result.tokens_per_second[mode.name].append(completion.stats.tokens_per_second)
-                result.acceptance_length[mode.name] = completion.stats.acceptance_length
-                result.stats[mode.name] = completion.stats
-        plain = llm_of(PLAIN)
-        result.completion_tokens = len(completions["plain"].tokens)
-        for mode in modes[1:]:
-            result.divergence[mode.name] = divergence(
-                plain, plain.prompt_tokens(item.prompt), completions["plain"], completions[mode.name]
-            )
-        results.append(result)
-        if on_result:
-            on_result(result)
-    return Run(model, [mode.name for mode in modes], results)
+
+    def __init__(
+        self, decoder_of: Callable[[Mode], Decoder], judge_with: LLM, modes: Sequence[Mode], *, max_tokens: int
+    ) -> None:
+        self._decoder_of, self._llm, self._max_tokens = decoder_of, judge_with, max_tokens
+        self.modes = list(modes)
+        self.timelines: dict[str, list[TimelineEvent]] = {}
+        self._warm: set[str] = set()
+
+    def round(self, item: Item, shift: int, on_turn: Callable[[], None] = lambda: None) -> Round:
+        """Measure one round of all modes over an item's turns, beginning with the mode number `shift`."""
+        measured: Round = {mode.name: [] for mode in self.modes}
+        for mode in self.modes:
+            self._decoder(mode, item).forget()
+        answers: list[str] = []
+        for index in range(len(item.turns)):
+            prompt = item.prompt(index, answers)
+            start = (shift + index) % len(self.modes)
+            completions: dict[str, Completion] = {}
+            seconds: dict[str, float] = {}
+            for mode in [*self.modes[start:], *self.modes[:start]]:
+                decoder = self._decoder_of(mode)
+                began = time.perf_counter()
+                completions[mode.name] = decoder.generate(
+                    prompt, max_tokens=item.max_tokens or self._max_tokens, json_schema=item.json_schema
+                )
+                seconds[mode.name] = time.perf_counter() - began
+            base = completions[self.modes[0].name]
+            tokens = self._llm.prompt_tokens(prompt)
+            for name, completion in completions.items():
+                measured[name].append(
+                    Generation(
+                        n_tokens=len(completion.tokens),
+                        wall_seconds=seconds[name],
+                        verdict=divergence(self._llm, tokens, base.tokens, completion.tokens),
+                        repetition=judge(completion.tokens, completion.text),
+                        stats=without_timeline(completion.stats),
+                        text=completion.text if completion is base else "",
+                    )
+                )
+            if not self.timelines:
+                self.timelines = {name: middle(c.stats.timeline) for name, c in completions.items()}
+            answers.append(base.text)
+            on_turn()
+        return measured
+
+    def _decoder(self, mode: Mode, item: Item) -> Decoder:
+        """The mode's decoder, warmed up: the first passes of a process load pages and measure costs."""
+        decoder = self._decoder_of(mode)
+        if mode.name not in self._warm:
+            self._warm.add(mode.name)
+            decoder.generate(item.prompt(0, []), max_tokens=8)
+        return decoder
+
+
+def join_rounds(item: Item, rounds: Sequence[Round]) -> list[TurnResult]:
+    """Return the item's turns with all rounds' generations."""
+    turns = [TurnResult(turn.name, {mode: [] for mode in rounds[0]}) for turn in item.turns]
+    for measured in rounds:
+        for mode, generations in measured.items():
+            for turn, generation in zip(turns, generations, strict=True):
+                turn.generations[mode].append(generation)
+    return turns
+
+
+def n_rounds(item: Item, repetitions: int) -> int:
+    """Rounds over an item: a long session is measured once, its turns are repetitions enough."""
+    return 1 if len(item.turns) >= 8 else repetitions
+
+
+def measure(
+    runner: Runner,
+    workloads: Mapping[str, Sequence[Item]],
+    *,
+    repetitions: int,
+    known: Mapping[tuple[str, str, int], Round] | None = None,
+    on_round: Callable[[str, Item, int, Round], None] = lambda *_: None,
+    on_turn: Callable[[], None] = lambda: None,
+) -> dict[str, list[TurnResult]]:
+    """Measure every item.
+
+    Parameters
+    ----------
+    runner
+        Measures a round.
+    workloads
+        [name] items.
+    repetitions
+        Rounds over an item.
+    known
+        [workload, item, round] rounds that need not be measured.
+    on_round, on_turn
+        Called with each measured round, and after each turn; known ones too.
+
+    Returns
+    -------
+    dict
+        [workload] turns.
+    """
+    known = known or {}
+    results: dict[str, list[TurnResult]] = {}
+    for name, items in workloads.items():
+        results[name] = []
+        for number, item in enumerate(items):
+            rounds = []
+            for round_number in range(n_rounds(item, repetitions)):
+                measured = known.get((name, item.name, round_number))
+                if measured is None:
+                    measured = runner.round(item, number + round_number, on_turn)
+                    on_round(name, item, round_number, measured)
+                else:
+                    for _ in item.turns:
+                        on_turn()
+                rounds.append(measured)
+            results[name] += join_rounds(item, rounds)
+    return results

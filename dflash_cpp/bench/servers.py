@@ -10,6 +10,7 @@ prompts at once, and what counts is how many tokens come in all.
 from __future__ import annotations
 
 import json
+import statistics
 import time
 import urllib.error
 import urllib.request
@@ -20,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dflash_cpp import models, server
-from dflash_cpp.bench.runner import summarise
-from dflash_cpp.bench.workloads import BenchPrompt
+from dflash_cpp.bench.intervals import Interval, median_interval
+from dflash_cpp.bench.workloads import Turn
 from dflash_cpp.errors import DFlashError
 
 BASE = "plain"
@@ -71,14 +72,14 @@ class ServerRun:
     acceptance: dict[str, tuple[int, int]] = field(default_factory=dict)
     parted: dict[str, int] = field(default_factory=dict)
 
-    def ratios(self, name: str, base: str) -> list[float]:
-        """Paired ratios of one server to another."""
+    def ratio(self, name: str, base: str = BASE) -> Interval:
+        """Median of the paired ratios of one server to another."""
         pairs = zip(self.tokens_per_second[name], self.tokens_per_second[base], strict=True)
-        return [a / b for a, b in pairs]
+        return median_interval([a / b for a, b in pairs])
 
-    def summary(self, name: str, base: str = BASE) -> dict[str, float]:
-        """Median ratio with its bootstrap 95% interval, and median tokens/s."""
-        return summarise(self.ratios(name, base), self.tokens_per_second[name])
+    def speed(self, name: str) -> float:
+        """Median tokens/s."""
+        return statistics.median(self.tokens_per_second[name])
 
 
 def post(url: str, body: Mapping[str, Any], seconds: float = 600.0) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def post(url: str, body: Mapping[str, Any], seconds: float = 600.0) -> dict[str,
 def measure(
     model: str,
     servers: Mapping[str, Sequence[str]],
-    workloads: Mapping[str, Sequence[BenchPrompt]],
+    workloads: Mapping[str, Sequence[Turn]],
     *,
     clients: int,
     max_tokens: int,
@@ -142,7 +143,7 @@ def measure(
             name: stack.enter_context(server.running([*fixed, *arguments])) for name, arguments in servers.items()
         }
 
-        def ask(name: str, item: BenchPrompt) -> dict[str, Any]:
+        def ask(name: str, item: Turn) -> dict[str, Any]:
             prompt: Any = item.prompt
             if not isinstance(prompt, str):
                 prompt = post(f"{running[name].url}/apply-template", {"messages": list(prompt)})["prompt"]
@@ -160,7 +161,7 @@ def measure(
         return reports
 
 
-Ask = Callable[[str, BenchPrompt], dict[str, Any]]
+Ask = Callable[[str, Turn], dict[str, Any]]
 
 
 def _rotated(names: Sequence[str], by: int) -> list[str]:
@@ -176,7 +177,7 @@ def _book(run: ServerRun, name: str, answer: Mapping[str, Any], expected: Mappin
 
 
 def _one_client(
-    run: ServerRun, ask: Ask, prompts: Sequence[BenchPrompt], base: str, on_result: Callable[[], None]
+    run: ServerRun, ask: Ask, prompts: Sequence[Turn], base: str, on_result: Callable[[], None]
 ) -> None:
     for index, item in enumerate(prompts):
         answers = {}
@@ -190,7 +191,7 @@ def _one_client(
 
 
 def _many_clients(
-    run: ServerRun, ask: Ask, prompts: Sequence[BenchPrompt], clients: int, rounds: int, base: str,
+    run: ServerRun, ask: Ask, prompts: Sequence[Turn], clients: int, rounds: int, base: str,
     on_result: Callable[[], None],
 ) -> None:  # fmt: skip
     for number in range(min(rounds, len(prompts))):

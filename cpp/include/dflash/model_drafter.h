@@ -36,6 +36,9 @@ public:
     // How much of the text it has taken in and cannot be shown again without the target.
     virtual int n_past() const { return std::numeric_limits<int>::max(); }
 
+    // The text is finished: threads of its own stop spinning.
+    virtual void rest() {}
+
     virtual std::uint64_t model_bytes() const = 0;
 };
 

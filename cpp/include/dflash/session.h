@@ -85,6 +85,7 @@ private:
 
     void calibrate();
     void save_costs() const;
+    void rest();
 
     void keep_common_prefix(const Tokens & tokens, std::size_t limit);
     int room() const;

@@ -21,6 +21,7 @@ public:
     Path draft(const Tokens & committed, int n_tokens, const SamplerOptions & sampling, bool with_q) override;
     void absorb(int) override {}
     void truncate(int n_tokens) override;
+    void rest() override { model_.rest(); }
     std::uint64_t model_bytes() const override { return model_.model_bytes(); }
 
     // As Target::measure_us, of the small model.

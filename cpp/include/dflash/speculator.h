@@ -124,6 +124,11 @@ public:
     // What the costs depend on beside the target.
     std::string identity() const;
     bool has_drafter() const { return drafter_ != nullptr; }
+    void rest() {
+        if (drafter_) {
+            drafter_->rest();
+        }
+    }
     int threads_beside() const { return blocks_drafter_ ? blocks_drafter_->threads_beside() : 0; }
 
 private:

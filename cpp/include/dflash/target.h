@@ -76,6 +76,9 @@ public:
     // threads left to somebody else.
     double measure_us(int n_rows, int n_repetitions, int n_spared = 0);
 
+    // The text is finished: idle threads stop spinning on cores that somebody else may need.
+    void rest();
+
     // CPU threads that the next passes leave to a drafter beside them; one at least remains. Where the model
     // computes elsewhere it makes no difference.
     void spare_threads(int n_threads);

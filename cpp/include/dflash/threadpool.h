@@ -14,12 +14,16 @@ int default_threads();
 
 class Threadpool {
 public:
-    explicit Threadpool(int n_threads);
+    // polls: idle workers spin for a while in wait of the next graph, which then starts sooner.
+    explicit Threadpool(int n_threads, bool polls = true);
     // Somebody else's pool, which outlives this object.
     Threadpool(ggml_threadpool * pool, int n_threads) : n_threads_(n_threads), pool_(pool), owned_(false) {}
     ~Threadpool();
     Threadpool(const Threadpool &) = delete;
     Threadpool & operator=(const Threadpool &) = delete;
+
+    // Sends idle workers to sleep, until the next graph. Does nothing to somebody else's pool.
+    void rest();
 
     int n_threads() const { return n_threads_; }
     ggml_threadpool * raw() const { return pool_; }
