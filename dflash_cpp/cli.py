@@ -514,12 +514,11 @@ def _run_plan(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(asdict(plan)))
         return 0
-    table = Table("", "weights", "context", "compute", "in all", box=None)
+    table = Table("", "weights", "context", "compute", "in all", "and on the host", box=None)
     for part in plan.parts:
-        table.add_row(
-            part.name, *(_human_bytes(n) for n in (part.weights, part.context, part.compute, part.total))
-        )
-    table.add_row("in all", "", "", "", _human_bytes(plan.total))
+        sizes = (part.weights, part.context, part.compute, part.total, part.host)
+        table.add_row(part.name, *(_human_bytes(n) for n in sizes))
+    table.add_row("in all", "", "", "", _human_bytes(plan.total), _human_bytes(sum(p.host for p in plan.parts)))
     output.print(table)
     if plan.fits is not None:
         output.print(

@@ -8,21 +8,28 @@ from dataclasses import dataclass, field
 
 from dflash_cpp import _core
 
+MAX_ROWS = 64
+"""Rows of logits that a context keeps: those of the largest verification."""
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclass(frozen=True)
 class Part:
-    """Bytes of one model: weights, context (KV cache) and compute buffers."""
+    """Bytes of one model: weights, context (KV cache) and compute buffers.
+
+    `host` comes on top, in this machine's memory wherever the model is: its tokenizer, and rows of logits or
+    features that are handed over.
+    """
 
     name: str
     weights: int
     context: int
     compute: int
+    host: int = 0
 
     @property
     def total(self) -> int:
-        """Their sum."""
+        """What must fit on the model's device: all but `host`."""
         return self.weights + self.context + self.compute
 
 
@@ -48,8 +55,21 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * UNITS[match[2].upper()])
 
 
-def _part(name: str, use: _core.MemoryUse) -> Part:
-    return Part(name, use.weights, use.context, use.compute)
+def _part(name: str, use: _core.MemoryUse, host: int) -> Part:
+    return Part(name, use.weights, use.context, use.compute, host)
+
+
+def _tokenizer_bytes(path: str) -> int:
+    """Of llama.cpp's tables: per token its text, hash entry and piece; per merge (about as many) two texts."""
+    file = _core.GgufFile(path)
+    return file.vocab_size * (136 + (104 if "tokenizer.ggml.merges" in file.metadata else 0))
+
+
+def _drafter_host_bytes(path: str, drafter: _core.Drafter, n_batch: int) -> int:
+    """Its tokenizer, and the features of a batch, once at the target and once waiting to be injected."""
+    hidden = _core.GgufFile(path).metadata["dflash.embedding_length"]
+    assert isinstance(hidden, int)
+    return _tokenizer_bytes(path) + 2 * 4 * n_batch * len(drafter.tap_layers) * hidden
 
 
 def header_only(
@@ -64,14 +84,15 @@ def header_only(
 
 def _parts(target: str, drafter: str | None, n_ctx: int, n_batch: int, type_k: str, type_v: str) -> list[Part]:
     core = header_only(target, n_ctx, n_batch, type_k, type_v)
-    before = core.memory
-    parts = [_part("target", before)]
+    logits = 4 * MAX_ROWS * core.vocab_size
+    parts = [_part("target", core.memory, _tokenizer_bytes(target) + logits)]
     if drafter is not None:
         if _core.Drafter.is_drafter_file(drafter):
             attached = _core.Drafter(drafter, core, n_gpu_layers=-1, n_threads=1, device="", plan_only=True)
-            parts.append(_part("drafter", attached.memory))
+            parts.append(_part("drafter", attached.memory, _drafter_host_bytes(drafter, attached, n_batch)))
         else:
-            parts.append(_part("drafter", header_only(drafter, n_ctx, n_batch).memory))
+            small = header_only(drafter, n_ctx, n_batch)
+            parts.append(_part("drafter", small.memory, _tokenizer_bytes(drafter) + logits))
     return parts
 
 

@@ -182,10 +182,9 @@ void Drafter::load(const GgufFile & file, const DrafterOptions & options) {
     const std::string & path = file.path();
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = options.n_gpu_layers;
-    if (options.plan_only) {
-        params.no_alloc = true;
-        params.load_mode = LLAMA_LOAD_MODE_NONE;
-    }
+    // Mapped, a small file stays in memory beside the copy of it that the CPU's kernels repack.
+    params.load_mode = LLAMA_LOAD_MODE_NONE;
+    params.no_alloc = options.plan_only;
     ggml_backend_dev_t devices[2] = {nullptr, nullptr};
     if (!options.device.empty()) {
         devices[0] = find_device(options.device);

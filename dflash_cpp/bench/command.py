@@ -369,7 +369,7 @@ def _measure(
     journal: record.Journal | None,
 ) -> tuple[record.BenchResult, dict[int, float]]:  # fmt: skip
     """Measure what the journal does not hold yet."""
-    n_turns = sum(len(item.turns) * runner.n_rounds(item, args.repetitions)
+    n_turns = sum(len(item.turns) * (item.repetitions or args.repetitions)
                   for items in sets.values() for item in items)  # fmt: skip
     view = _LiveView(context.errors, n_turns, settings)
     pool = ModePool(

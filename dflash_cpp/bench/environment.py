@@ -72,15 +72,16 @@ class MemoryAdded:
 
     Attributes
     ----------
-    planned
-        By `dflash_cpp.plan`, which reads headers alone.
+    planned, planned_host
+        By `dflash_cpp.plan`, which reads headers alone: weights, KV cache and buffers, and what the host holds.
     measured
         Of a process's memory with the drafter, less without; of mapped model files what is in use.
     device
-        The same of the devices' own memory; None where there is no such device.
+        The same of the devices' own memory; None where there is no such device, and all is in `measured`.
     """
 
     planned: int
+    planned_host: int
     measured: int
     device: int | None
 
@@ -110,8 +111,9 @@ def _device_used() -> int | None:
 def _used(model: str, drafter: str | None, options: Mapping[str, Any]) -> tuple[int, int | None]:
     """Load, read a prompt of a whole batch and decode; what that took, in a process of its own."""
     before, device_before = _resident(), _device_used()
+    with_blocks = drafter is not None and _core.Drafter.is_drafter_file(drafter)
     with dflash_cpp.LLM(model, drafter=drafter, ngram=False, width=4 if drafter else "auto",
-                        ahead="off" if drafter else "auto", **options) as llm:  # fmt: skip
+                        ahead="on" if with_blocks else "auto", **options) as llm:  # fmt: skip
         n_prompt = min(llm.n_ctx - 40, 1100)
         llm.generate([5] * n_prompt, max_tokens=32)
         used, device = _resident(), _device_used()
@@ -148,4 +150,4 @@ def memory_added(model: str, drafter: str, **options: Any) -> MemoryAdded:
     parts = plan(models.resolve(model), models.resolve(drafter), **known).parts
     (total, device), (total_with, device_with) = used(None), used(drafter)
     added = None if device is None or device_with is None else device_with - device
-    return MemoryAdded(parts[-1].total, total_with - total, added)
+    return MemoryAdded(parts[-1].total, parts[-1].host, total_with - total, added)

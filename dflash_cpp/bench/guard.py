@@ -21,7 +21,7 @@ MIN_TOKENS = 24
 RUN_SHARE = 1 / 3
 """An answer of which more is one repeated piece loops."""
 ENTROPY = 0.74
-"""Below, the same 4-grams come again and again. People's prose, JSON and code (HumanEval's solutions) stay above 0.76."""
+"""Below, the same 4-grams come again and again; people's prose, JSON and code stay above 0.76."""
 COMPRESSION = 4.2
 """Above, there is little in the text that was not in it before; people's stay below 3.95. From MIN_BYTES on."""
 MIN_BYTES = 200

@@ -126,9 +126,9 @@ def markdown(result: BenchResult, images: Mapping[str, str]) -> str:
     parts = [
         "# Bench report",
         f"{s['model']}, greedy, up to {s['max_tokens']} tokens an answer, {s['repetitions']} rounds (of long "
-        "sessions one); every mode on every prompt, interleaved, the order rotated. Ratios are those of decoding, "
-        f"to `{result.base}`, paired by prompt and round: the median over prompts with its bootstrap 95% "
-        "interval. Answers that loop are kept out of it and shown beside.",
+        "prompts and sessions one); every mode on every prompt, interleaved, the order rotated. Ratios are those of "
+        f"decoding, to `{result.base}`, paired by prompt and round: the median over prompts with its bootstrap "
+        "95% interval. Answers that loop are kept out of it and shown beside.",
         f"{machine.get('processor', '')}, {machine.get('cores', '?')} cores, {machine.get('memory', '?')}; "
         f"{machine.get('system', '')}. dflash-cpp {built.get('dflash_cpp', '?')}, llama.cpp "
         f"{built.get('llama_cpp', '?')}.",
@@ -212,10 +212,11 @@ def _memory(environment: Mapping[str, Any]) -> str:
     rows = []
     for drafter, added in environment.get("memory", {}).items():
         device = "-" if added["device"] is None else f"{added['device'] / MIB:.1f}"
-        rows.append([drafter, f"{added['planned'] / MIB:.1f}", f"{added['measured'] / MIB:.1f}", device])
+        planned = f"{added['planned'] / MIB:.1f} + {added['planned_host'] / MIB:.1f}"
+        rows.append([drafter, planned, f"{added['measured'] / MIB:.1f}", device])
     if not rows:
         return "Not measured (no drafter)."
-    head = ["drafter", "planned, MiB", "measured, MiB", "on devices, MiB"]
+    head = ["drafter", "planned, MiB (and on the host)", "measured, MiB", "on devices, MiB"]
     return f"What a drafter adds to the target:\n\n{_markdown_table(head, rows)}"
 
 

@@ -130,11 +130,6 @@ def join_rounds(item: Item, rounds: Sequence[Round]) -> list[TurnResult]:
     return turns
 
 
-def n_rounds(item: Item, repetitions: int) -> int:
-    """Rounds over an item: a long session is measured once, its turns are repetitions enough."""
-    return 1 if len(item.turns) >= 8 else repetitions
-
-
 def measure(
     runner: Runner,
     workloads: Mapping[str, Sequence[Item]],
@@ -153,7 +148,7 @@ def measure(
     workloads
         [name] items.
     repetitions
-        Rounds over an item.
+        Rounds over an item that does not say itself.
     known
         [workload, item, round] rounds that need not be measured.
     on_round, on_turn
@@ -170,7 +165,7 @@ def measure(
         results[name] = []
         for number, item in enumerate(items):
             rounds = []
-            for round_number in range(n_rounds(item, repetitions)):
+            for round_number in range(item.repetitions or repetitions):
                 measured = known.get((name, item.name, round_number))
                 if measured is None:
                     measured = runner.round(item, number + round_number, on_turn)

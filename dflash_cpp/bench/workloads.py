@@ -12,8 +12,8 @@ A workload is a JSONL file; each line is an item:
         a session: the turns are asked in order, each after the earlier ones and their answers; with
         "history": false each stands alone
 
-and may have "name", "max_tokens" (instead of the command's) and "json_schema". A line of OpenAI's batch format has
-all that in its "body". What a mode's table learned in a turn it knows in the item's next one.
+and may have "name", "json_schema", and "max_tokens" and "repetitions" instead of the command's. A line of OpenAI's
+batch format has all that in its "body". What a mode's table learned in a turn it knows in the item's next one.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class Item:
         Tokens per answer, None for the run's.
     json_schema
         That answers must follow, None for no schema.
+    repetitions
+        Rounds over the item, None for the run's.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Item:
     history: bool = False
     max_tokens: int | None = None
     json_schema: Mapping[str, Any] | None = None
+    repetitions: int | None = None
 
     def prompt(self, index: int, answers: Sequence[str]) -> str | Sequence[chat.Message]:
         """Return the prompt of a turn; `answers` are those to the turns before it."""
@@ -150,7 +153,11 @@ def parse_item(record: Any, name: str) -> Item:
     name = str(record.get("name", record.get("custom_id", name)))
     if isinstance(body := record.get("body"), dict):
         record = body
-    options: dict[str, Any] = {"max_tokens": _max_tokens(record), "json_schema": _schema(record)}
+    options: dict[str, Any] = {
+        "max_tokens": _positive(record, "max_tokens") or _positive(record, "max_completion_tokens"),
+        "json_schema": _schema(record),
+        "repetitions": _positive(record, "repetitions"),
+    }
     prompt, messages, turns = (record.get(key) for key in ("prompt", "messages", "turns"))
     if isinstance(turns, list) and turns and all(isinstance(turn, str) and turn for turn in turns):
         return _session(name, turns, record, options)
@@ -191,12 +198,12 @@ def _session(name: str, turns: Sequence[str], record: Mapping[str, Any], options
     return Item(name, tuple(asked), history, **options)
 
 
-def _max_tokens(record: Mapping[str, Any]) -> int | None:
-    given = record.get("max_tokens", record.get("max_completion_tokens"))
+def _positive(record: Mapping[str, Any], name: str) -> int | None:
+    given = record.get(name)
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise ValueError(f'"max_tokens" is {given!r}; use 1 or more')
+        raise ValueError(f'"{name}" is {given!r}; use 1 or more')
     return given
 
 
