@@ -19,7 +19,9 @@ from rich.table import Table
 import dflash_cpp
 from dflash_cpp import _core, models, patch, server
 from dflash_cpp._core import NgramMap
-from dflash_cpp.bench.command import Context, add_bench_commands, run_bench
+from dflash_cpp.bench.arguments import add_bench_commands
+from dflash_cpp.bench.command import run_bench
+from dflash_cpp.bench.run import Context
 from dflash_cpp.errors import DFlashError
 from dflash_cpp.llm import LLM, Ahead
 from dflash_cpp.results import Chunk, Completion, Stats

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import tempfile
 import time
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_cpp import models
-from dflash_cpp.bench.second_device import free_port
 from dflash_cpp.errors import DFlashError
 
 BINARY = "DFLASH_LLAMA_SERVER"
@@ -66,6 +66,13 @@ def command(model: str, drafter: str | None = "auto", arguments: Sequence[str] =
     if costs := models.cost_dir():
         words += ["--spec-parallel-costs", str(costs)]
     return [*words, *arguments]
+
+
+def free_port() -> int:
+    """Return a TCP port of loopback that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tiny_drafters import write_drafter
 
 from dflash_cpp import LLM, Stats, cli
 from dflash_cpp.bench import ALL_MODES, MODES, STATIC_MODES, BenchResult, parse_mode, parse_modes, pictures
-from dflash_cpp.bench.command import parse_drafters, parse_pace
+from dflash_cpp.bench.arguments import parse_drafters, parse_pace
 from dflash_cpp.bench.guard import Repetition
 from dflash_cpp.bench.intervals import median_interval
 from dflash_cpp.bench.modes import split_modes

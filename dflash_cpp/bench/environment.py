@@ -32,10 +32,11 @@ def machine() -> dict[str, Any]:
 
 
 def build() -> dict[str, str]:
-    """Versions, and the instruction sets that ggml was compiled for and found."""
+    """Versions, the compiled core by its SHA-256, and the instruction sets that ggml uses here."""
     return {
         "dflash_cpp": dflash_cpp.__version__,
         "llama_cpp": _core.llama_tag,
+        "core_sha256": file_identity(_core.__file__)["sha256"],
         "system_info": _core.system_info(),
     }
 

@@ -126,8 +126,8 @@ def markdown(result: BenchResult, images: Mapping[str, str]) -> str:
     parts = [
         "# Bench report",
         f"{s['model']}, greedy, up to {s['max_tokens']} tokens an answer, {s['repetitions']} rounds (of long "
-        "prompts and sessions one); every mode on every prompt, interleaved, the order rotated. Ratios are those of "
-        f"decoding, to `{result.base}`, paired by prompt and round: the median over prompts with its bootstrap "
+        "prompts and sessions one); every mode on every prompt, interleaved, the order rotated. Ratios are those "
+        f"of decoding, to `{result.base}`, paired by prompt and round: the median over prompts with its bootstrap "
         "95% interval. Answers that loop are kept out of it and shown beside.",
         f"{machine.get('processor', '')}, {machine.get('cores', '?')} cores, {machine.get('memory', '?')}; "
         f"{machine.get('system', '')}. dflash-cpp {built.get('dflash_cpp', '?')}, llama.cpp "

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dflash_cpp.server import free_port
+
 SERVE = """
 import os, sys
 from dflash_cpp import _core
@@ -22,13 +24,6 @@ if core:
     os.sched_setaffinity(0, {int(core)})
 _core.serve_rpc(endpoint, 1)
 """
-
-
-def free_port() -> int:
-    """Return a TCP port of loopback that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _answers(port: int) -> bool:
