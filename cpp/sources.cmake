@@ -21,6 +21,7 @@ set(DFLASH_SLOTS_SOURCES
 set(DFLASH_SESSION_SOURCES
     src/text_stream.cpp
     src/verify.cpp
+    src/two_tap_conv.cpp
     src/sampler.cpp
     src/small_model_drafter.cpp
     src/session.cpp

@@ -13,8 +13,25 @@
 #include "json-schema-to-grammar.h"
 #include "llama-ext.h"
 #include "llama.h"
+#ifdef DFLASH_CUDA_KERNELS
+#include "cuda/kernels.h"
+#include "cuda/self_check.h"
+#endif
 
 namespace {
+
+// (kernel, problem) for each of our CUDA kernels; nothing where this build has none, or the machine no device.
+std::vector<std::pair<std::string, std::string>> check_kernels() {
+    std::vector<std::pair<std::string, std::string>> results;
+#ifdef DFLASH_CUDA_KERNELS
+    if (dflash::cuda::n_devices() > 0) {
+        for (const auto & [kernel, problem] : dflash::cuda::self_check()) {
+            results.emplace_back(kernel, problem);
+        }
+    }
+#endif
+    return results;
+}
 
 llama_ftype ftype_named(const std::string & name) {
     const std::pair<const char *, llama_ftype> known[] = {
@@ -102,6 +119,7 @@ void bind_tools(py::module_ & m) {
         .def_readonly("memory_free", &dflash::DeviceInfo::memory_free)
         .def_readonly("memory_total", &dflash::DeviceInfo::memory_total);
     m.def("devices", &dflash::devices);
+    m.def("check_kernels", &check_kernels, release_gil());
     m.def("system_info", [] { return std::string(llama_print_system_info()); });
     m.def("quantize", &quantize, py::arg("source"), py::arg("destination"), py::arg("type"), py::arg("pure") = false,
           py::arg("n_threads") = 0, py::arg("tensor_types") = std::vector<std::pair<std::string, std::string>>{},

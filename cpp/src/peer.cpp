@@ -131,7 +131,7 @@ Peer::Peer(std::shared_ptr<Target> target, const PeerOptions & options)
     check(types, options, *target_);
     llama_->interrupt = options.interrupt;
     llama_->n_ctx = target_->n_ctx();
-    llama_->source = has(types, COMMON_SPECULATIVE_TYPE_NONE)                     ? Source::none
+    llama_->source = has(types, COMMON_SPECULATIVE_TYPE_NONE)                    ? Source::none
                      : std::all_of(types.begin(), types.end(), drafts_from_text) ? Source::ngram
                                                                                  : Source::drafter;
     common_params & params = llama_->params;
@@ -147,8 +147,8 @@ Peer::Peer(std::shared_ptr<Target> target, const PeerOptions & options)
     if (options.width > 0) {
         params.speculative.draft.n_max = options.width;
     }
-    const auto limits = common_speculative_get_output_limits(params.n_batch, 1,
-                                                             common_speculative_n_max(&params.speculative));
+    const auto limits =
+        common_speculative_get_output_limits(params.n_batch, 1, common_speculative_n_max(&params.speculative));
     params.n_outputs_max = limits.total;
     params.n_outputs_max_per_seq = limits.per_seq;
     llama_context_params context = common_context_params_to_llama(params);
@@ -183,18 +183,17 @@ Peer::Peer(std::shared_ptr<Target> target, const PeerOptions & options)
             if (!llama_->drafter->context()) {
                 throw ModelError("llama.cpp cannot load the drafter " + options.drafter + because(take_errors()));
             }
-            if (with_drafter && Vocab(llama_model_get_vocab(llama_->drafter->model())).fingerprint() !=
-                                    target_->tokenizer()) {
+            if (with_drafter &&
+                Vocab(llama_model_get_vocab(llama_->drafter->model())).fingerprint() != target_->tokenizer()) {
                 throw IncompatibleDrafterError(options.drafter +
                                                " does not fit this target: its tokenizer has other tokens");
             }
         }
         params.speculative.draft.ctx_tgt = llama_->target.get();
         params.speculative.draft.ctx_dft = llama_->drafter_context();
-        llama_->restores_target =
-            common_context_can_seq_rm(llama_->target.get()) == COMMON_CONTEXT_SEQ_RM_TYPE_FULL;
-        llama_->restores_drafter =
-            llama_->drafter && common_context_can_seq_rm(llama_->drafter_context()) == COMMON_CONTEXT_SEQ_RM_TYPE_FULL;
+        llama_->restores_target = common_context_can_seq_rm(llama_->target.get()) == COMMON_CONTEXT_SEQ_RM_TYPE_FULL;
+        llama_->restores_drafter = llama_->drafter && common_context_can_seq_rm(llama_->drafter_context()) ==
+                                                          COMMON_CONTEXT_SEQ_RM_TYPE_FULL;
         reset();
     } catch (const Error &) {
         throw;
@@ -328,8 +327,8 @@ Tokens Peer::generate(const Tokens & prompt, int max_tokens, const std::string &
         }
         llama.decode(batch);
         const std::int64_t decoded = now_us();
-        const common_sampler_ptr unsampled(
-            llama.restores_target ? common_sampler_clone(sampling_now.get()) : nullptr);
+        const common_sampler_ptr unsampled(llama.restores_target ? common_sampler_clone(sampling_now.get())
+                                                                 : nullptr);
         // The first row that is read waits for the pass: where it runs on a device, this belongs to the verification.
         llama_synchronize(llama.target.get());
         const std::int64_t verified = now_us();
