@@ -21,7 +21,7 @@ from dflash_cpp import _core, models, patch, server
 from dflash_cpp._core import NgramMap
 from dflash_cpp.bench.arguments import add_bench_commands
 from dflash_cpp.bench.command import run_bench
-from dflash_cpp.bench.run import Context
+from dflash_cpp.bench.run import Context, measured
 from dflash_cpp.errors import DFlashError
 from dflash_cpp.llm import LLM, Ahead
 from dflash_cpp.results import Chunk, Completion, Stats
@@ -189,6 +189,15 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="measure ways to decode on your own prompts; compare, tune")
     add_bench_commands(bench, _add_context_arguments)
+
+    checking = commands.add_parser(
+        "device-check", help="check all of it on this machine: kernels, tokens of every mode, speed; minutes"
+    )
+    checking.add_argument("--model", "-m", default="smollm2", metavar="MODEL", help="as for generate")
+    checking.add_argument("--drafter", "-d", default="auto", metavar="FILE", help="as for generate")
+    checking.add_argument("--out", "-o", type=Path, default=Path("device-check"), metavar="FOLDER",
+                          help="where report and pictures go (device-check)")  # fmt: skip
+    checking.add_argument("--json", action="store_true", help="print the checks as JSON")
 
     training = commands.add_parser("train", help="train a DFlash 2 drafter for a target; `train eval` measures it")
     add_train_arguments(training)
@@ -564,11 +573,33 @@ def _run_patch(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_bench(args: argparse.Namespace) -> int:
+def _bench_context(args: argparse.Namespace) -> Context:
     def load(drafter: str | None) -> LLM:
         return _load_llm(args, False, _Bars(), drafter or "none")
 
-    return run_bench(args, Context(load, errors, output))
+    return Context(load, errors, output)
+
+
+def _run_bench(args: argparse.Namespace) -> int:
+    return run_bench(args, _bench_context(args))
+
+
+def _run_device_check(args: argparse.Namespace) -> int:
+    from dflash_cpp import device_check
+
+    words = device_check.bench_arguments(args.model, args.drafter, args.out)
+    asked = parse(words)
+    checks = [*device_check.check_devices(), *device_check.check_modes(measured(asked, _bench_context(asked)))]
+    failed = any(check.ok is False for check in checks)
+    if args.json:
+        print(json.dumps([asdict(check) for check in checks]))
+        return 1 if failed else 0
+    table = Table("", "", "", box=None, show_header=False)
+    for check in checks:
+        table.add_row({True: "ok", False: "FAILED", None: "-"}[check.ok], check.what, check.detail)
+    output.print(table)
+    output.print(f"report: {args.out / 'report.md'}")
+    return 1 if failed else 0
 
 
 _COMMANDS = {
@@ -582,6 +613,7 @@ _COMMANDS = {
     "serve": _run_serve,
     "patch": _run_patch,
     "bench": _run_bench,
+    "device-check": _run_device_check,
     "train": run_train,
     TRAIN_EVAL: run_eval,
 }

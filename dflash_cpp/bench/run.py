@@ -107,6 +107,34 @@ class _LiveView:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
+    """Measure and print."""
+    result = measured(args, context)
+    if args.json:
+        print(json.dumps(result.to_dict()))
+        return 0
+    if note := _note(args):
+        context.output.print(note)
+    context.output.print(report.summary_table(result, args.base))
+    if args.details:
+        context.output.print(report.details_table(result))
+    for line in report.divergences(result):
+        context.output.print(line)
+    return 0
+
+
+def _note(args: argparse.Namespace) -> str:
+    pace = parse_pace(args.pace)
+    return f"(paced: verification {pace[0]:g} ms, drafter's pass {pace[1]:g} ms)" if any(pace) else ""
+
+
+def measured(args: argparse.Namespace, context: Context) -> record.BenchResult:
+    """Measure what the command line asks for, keep it in --out, and draw the pictures.
+
+    Raises
+    ------
+    ValueError, DFlashError
+        The command line, a model, or llama.cpp.
+    """
     for path in (args.picture, args.timeline):
         if path:
             pictures.check(path)
@@ -135,23 +163,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
         record.save_text(args.out / "results.json", json.dumps(result.to_dict()))
         page = report.write(result, args.out, curve)
         context.errors.print(f"{page}, results.json beside it", style="dim")
-    note = f"(paced: verification {pace[0]:g} ms, drafter's pass {pace[1]:g} ms)" if any(pace) else ""
     if args.picture:
-        pictures.draw_ratios(result, args.picture, note)
+        pictures.draw_ratios(result, args.picture, _note(args))
     if args.timeline:
         shown = {mode: events for mode, events in result.timelines.items() if mode != "plain"}
-        pictures.draw_timeline(shown, args.timeline, note)
-    if args.json:
-        print(json.dumps(result.to_dict()))
-        return 0
-    if note:
-        context.output.print(note)
-    context.output.print(report.summary_table(result, args.base))
-    if args.details:
-        context.output.print(report.details_table(result))
-    for line in report.divergences(result):
-        context.output.print(line)
-    return 0
+        pictures.draw_timeline(shown, args.timeline, _note(args))
+    return result
 
 
 def _measure(
