@@ -40,3 +40,16 @@ def test_links_lead_somewhere(path: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
         if "://" not in link:
             assert (path.parent / link).exists(), link
+
+
+def test_every_message_in_troubleshooting_is_one_of_ours() -> None:
+    sources = [*(ROOT / "cpp").rglob("*.cpp"), *(ROOT / "python").glob("*.cpp")]
+    sources += [*(ROOT / "dflash_cpp").rglob("*.py"), *(ROOT / "third_party").glob("llama.cpp/patches/*.patch")]
+    # String literals that follow each other are one message.
+    code = re.sub(r'"\s*\n[+\s]*f?"', "", "\n".join(path.read_text(encoding="utf-8") for path in sources))
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8").replace("\n", " ")
+    messages = re.findall(r'\*\*"(.+?)"', text)
+    assert len(messages) > 20
+    for message in messages:
+        for part in message.split(" ... "):
+            assert part.strip() in code, part
