@@ -68,7 +68,7 @@ def test_twenty_prompts_give_the_plain_tokens(
         for completion in (found, drawn):
             taken.update({name: source["proposals"] for name, source in completion.stats.sources.items()})
     report(f"width {width}, ahead {ahead}{', k4v' if ngram else ''}: {near_ties} near-ties; drafts {dict(taken)}")
-    if ahead == "on":
+    if ahead == "on" and width != "auto":  # what auto takes up is this machine's to decide
         assert taken["ahead"] > 0 and taken["continued"] > 0
     if ahead == "off":
         assert taken["ahead"] == taken["continued"] == 0
