@@ -97,13 +97,16 @@ ValueError
             "Forget everything.")
         .def(
             "save",
-            [](const NgramMap & map, const std::string & path) {
+            [](const NgramMap & map, const std::filesystem::path & path) {
                 const auto guard = lock(map);
-                map.save(path);
+                map.save(path.string());
             },
             py::arg("path"), "Write the table to a file, whole or not at all. NgramMapError where that fails.")
         .def_static(
-            "load", [](const std::string & path) { return std::make_shared<NgramMap>(NgramMap::load(path)); },
+            "load",
+            [](const std::filesystem::path & path) {
+                return std::make_shared<NgramMap>(NgramMap::load(path.string()));
+            },
             py::arg("path"), "Read a table. NgramMapError: missing, damaged or of another version.")
         .def("__len__", &NgramMap::size)
         .def("__bool__", [](const NgramMap &) { return true; })

@@ -43,9 +43,9 @@ def test_accept_truncate_clear() -> None:
 def test_save_and_load(tmp_path: Path) -> None:
     table = NgramMap(size_n=5, size_m=7, size_n_min=2)
     table.extend(TEXT)
-    path = str(tmp_path / "table")
+    path = tmp_path / "table"
     table.save(path)
-    table.save(path)  # over an old one
+    table.save(str(path))  # over an old one
     loaded = NgramMap.load(path)
     assert (loaded.size_n, loaded.size_m, loaded.size_n_min) == (5, 7, 2)
     assert len(loaded) == len(table)

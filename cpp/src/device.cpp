@@ -9,16 +9,21 @@
 #include <cerrno>
 #include <stdexcept>
 
+#include "backend_function.h"
 #include "dflash/log.h"
-#include "ggml-backend.h"
-#ifdef DFLASH_RPC
 #include "ggml-rpc.h"
-#endif
 
 namespace dflash {
 namespace {
 
-#ifdef DFLASH_RPC
+template <typename Function>
+Function * rpc_function(const char * name) {
+    auto * found = backend_function<Function>(ggml_backend_reg_by_name("RPC"), name);
+    if (!found) {
+        throw std::invalid_argument("this build has no RPC; build with -DGGML_RPC=ON");
+    }
+    return found;
+}
 
 // Whether something accepts connections; ggml's client aborts the process where nothing does.
 bool answers(const std::string & host, const std::string & port) {
@@ -54,23 +59,16 @@ ggml_backend_dev_t rpc_device(const std::string & endpoint) {
     if (colon == std::string::npos || colon == 0 || colon + 1 == endpoint.size()) {
         throw std::invalid_argument("drafter_device is 'rpc:" + endpoint + "'; use rpc:HOST:PORT");
     }
+    const auto add_server = rpc_function<decltype(ggml_backend_rpc_add_server)>("ggml_backend_rpc_add_server");
     if (!answers(endpoint.substr(0, colon), endpoint.substr(colon + 1))) {
         throw std::invalid_argument("drafter_device is 'rpc:" + endpoint + "', but no server answers there");
     }
-    ggml_backend_reg_t reg = ggml_backend_rpc_add_server(endpoint.c_str());
+    ggml_backend_reg_t reg = add_server(endpoint.c_str());
     if (!reg || ggml_backend_reg_dev_count(reg) == 0) {
         throw std::invalid_argument("the RPC server at " + endpoint + " offers no device");
     }
     return ggml_backend_reg_dev_get(reg, 0);
 }
-
-#else
-
-ggml_backend_dev_t rpc_device(const std::string &) {
-    throw std::invalid_argument("this build has no RPC; build with -DGGML_RPC=ON");
-}
-
-#endif
 
 }  // namespace
 
@@ -108,13 +106,9 @@ std::vector<DeviceInfo> devices() {
 
 void serve_rpc(const std::string & endpoint, int n_threads) {
     init_backend();
-#ifdef DFLASH_RPC
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    ggml_backend_rpc_start_server(endpoint.c_str(), nullptr, static_cast<std::size_t>(n_threads), 1, &cpu);
-#else
-    (void)n_threads;
-    throw std::invalid_argument("this build has no RPC (" + endpoint + "); build with -DGGML_RPC=ON");
-#endif
+    rpc_function<decltype(ggml_backend_rpc_start_server)>("ggml_backend_rpc_start_server")(
+        endpoint.c_str(), nullptr, static_cast<std::size_t>(n_threads), 1, &cpu);
 }
 
 }  // namespace dflash

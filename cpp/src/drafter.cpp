@@ -32,12 +32,6 @@ std::vector<int> integer_array(const GgufFile & file, const std::string & key) {
     return result;
 }
 
-double real(const GgufFile & file, const std::string & key, double otherwise) {
-    const auto found = file.metadata().find(key);
-    const auto * value = found == file.metadata().end() ? nullptr : std::get_if<double>(&found->second);
-    return value ? *value : otherwise;
-}
-
 bool has_tensor(const GgufFile & file, const std::string & name) {
     return std::any_of(file.tensors().begin(), file.tensors().end(),
                        [&name](const GgufTensor & tensor) { return tensor.name == name; });
@@ -67,6 +61,11 @@ void check_fits(const GgufFile & file, const Target & target, const std::vector<
         mismatch(path,
                  differs("its vocabulary", std::int64_t(file.vocab_size()), std::int64_t(target_file.vocab_size())));
     }
+    const char * const tokenizer = "tokenizer.ggml.model";
+    if (file.text(tokenizer) != target_file.text(tokenizer)) {
+        mismatch(path, "its tokenizer is of type '" + file.text(tokenizer) + "', the target's '" +
+                           target_file.text(tokenizer) + "'");
+    }
     if (taps.empty()) {
         throw ModelError(path + " names no tap layers (dflash.target_layers); convert it again");
     }
@@ -84,6 +83,7 @@ void check_sound(const GgufFile & file) {
     const auto damaged = [&path](const std::string & what) {
         throw ModelError(path + " is no usable drafter: " + what + "; convert it again");
     };
+    file.require_sane_sizes();
     const std::int64_t block = file.arch_integer("block_size", 16);
     if (block < 2 || block > 4096) {
         damaged("its block size is " + std::to_string(block));
@@ -109,9 +109,23 @@ void check_sound(const GgufFile & file) {
         }
     }
     const std::int64_t heads = file.arch_integer("attention.head_count");
-    const std::int64_t kv_heads = file.arch_integer("attention.head_count_kv", heads);
-    if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0 || file.arch_integer("block_count") < 1) {
+    if (heads < 1 || file.arch_integer("attention.head_count_kv", heads) < 1 ||
+        file.arch_integer("block_count") < 1) {
         damaged("its head or layer counts are impossible");
+    }
+    if (file.arch_integer("rope.dimension_count", 2) < 2) {
+        damaged("it rotates no dimension");
+    }
+    if (file.arch_integer("attention.key_length") != file.arch_integer("attention.value_length")) {
+        damaged("its keys and values differ in size");
+    }
+    for (const GgufTensor & tensor : file.tensors()) {
+        if (tensor.name == "d2t" && tensor.type != "I64") {
+            damaged("its map of draft tokens (d2t) is of type " + tensor.type);
+        }
+    }
+    if (file.arch_integer("hyper_connection.count") != 0) {
+        throw ModelError(path + " is a DSpark drafter; this build drafts with DFlash and DFlash 2");
     }
 }
 
@@ -207,8 +221,8 @@ void Drafter::load(const GgufFile & file, const DrafterOptions & options) {
     mask_ = llama_vocab_mask(vocab.raw());
     hidden_size_ = llama_model_n_embd(model_.get());
     block_size_ = static_cast<int>(file.arch_integer("block_size", 16));
-    logit_scale_ = static_cast<float>(real(file, "dflash.logit_scale", 1.0));
-    softcap_ = static_cast<float>(real(file, "dflash.final_logit_softcapping", 0.0));
+    logit_scale_ = static_cast<float>(file.real("dflash.logit_scale", 1.0));
+    softcap_ = static_cast<float>(file.real("dflash.final_logit_softcapping", 0.0));
     const int selector_top_k = llama_model_dflash_selector_top_k(model_.get());
     has_selector_ = selector_top_k > 0;
     top_k_ = has_selector_ ? selector_top_k : std::min(16, vocab.size());

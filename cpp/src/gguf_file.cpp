@@ -6,12 +6,15 @@
 #include <fstream>
 #include <limits>
 #include <set>
+#include <unordered_set>
 
 #include "dflash/error.h"
 #include "ggml.h"
 
 namespace dflash {
 namespace {
+
+const char * const tokens_key = "tokenizer.ggml.tokens";
 
 // GGUF's value types, by their numbers in the file.
 enum ValueType : std::uint32_t {
@@ -130,7 +133,8 @@ GgufValue read_scalar(Reader & in, std::uint32_t type) {
     }
 }
 
-GgufValue read_array(Reader & in) {
+// `distinct`: strings of which none but the empty one may stand twice.
+GgufValue read_array(Reader & in, bool distinct) {
     const auto type = in.value<std::uint32_t>();
     const std::uint64_t size = fixed_size(type);
     if (size == 0 && type != type_string) {
@@ -139,9 +143,16 @@ GgufValue read_array(Reader & in) {
     GgufArray array;
     array.length = in.count(size ? size : sizeof(std::uint64_t), "array elements");
     const std::uint64_t kept = std::min(array.length, GgufFile::max_array_kept);
+    std::unordered_set<std::string> seen;
+    const auto note = [&](const std::string & text) {
+        if (distinct && !text.empty() && !seen.insert(text).second) {
+            in.damaged("'" + text + "' stands twice in the vocabulary");
+        }
+    };
     for (std::uint64_t i = 0; i < kept; ++i) {
         const GgufValue value = read_scalar(in, type);
         if (const auto * text = std::get_if<std::string>(&value)) {
+            note(*text);
             array.values.emplace_back(*text);
         } else if (const auto * number = std::get_if<double>(&value)) {
             array.values.emplace_back(*number);
@@ -155,7 +166,11 @@ GgufValue read_array(Reader & in) {
         in.skip((array.length - kept) * size);
     } else {
         for (std::uint64_t i = kept; i < array.length; ++i) {
-            in.skip(in.value<std::uint64_t>());
+            if (distinct) {
+                note(in.string("a token"));
+            } else {
+                in.skip(in.value<std::uint64_t>());
+            }
         }
     }
     return array;
@@ -221,7 +236,8 @@ GgufFile::GgufFile(const std::string & path) : path_(path) {
             in.damaged("a metadata key is empty");
         }
         const auto type = in.value<std::uint32_t>();
-        GgufValue value = type == type_array ? read_array(in) : read_scalar(in, type);
+        // llama.cpp asserts that tokens are distinct.
+        GgufValue value = type == type_array ? read_array(in, key == tokens_key) : read_scalar(in, type);
         if (!metadata_.emplace(key, std::move(value)).second) {
             in.damaged("metadata key '" + key + "' stands twice");
         }
@@ -288,6 +304,12 @@ std::int64_t GgufFile::integer(const std::string & key, std::int64_t otherwise) 
     return value ? *value : otherwise;
 }
 
+double GgufFile::real(const std::string & key, double otherwise) const {
+    const auto found = metadata_.find(key);
+    const auto * value = found == metadata_.end() ? nullptr : std::get_if<double>(&found->second);
+    return value ? *value : otherwise;
+}
+
 bool GgufFile::flag(const std::string & key, bool otherwise) const {
     const auto found = metadata_.find(key);
     const auto * value = found == metadata_.end() ? nullptr : std::get_if<bool>(&found->second);
@@ -299,7 +321,7 @@ std::int64_t GgufFile::arch_integer(const std::string & name, std::int64_t other
 }
 
 std::uint64_t GgufFile::vocab_size() const {
-    const auto found = metadata_.find("tokenizer.ggml.tokens");
+    const auto found = metadata_.find(tokens_key);
     const auto * tokens = found == metadata_.end() ? nullptr : std::get_if<GgufArray>(&found->second);
     return tokens ? tokens->length : 0;
 }
@@ -364,6 +386,18 @@ void GgufFile::require_sane_sizes() const {
     }
     if (metadata_.count(architecture() + ".attention.key_length") == 0 && heads > 0 && hidden % heads != 0) {
         refuse(architecture() + ".attention.head_count", heads);
+    }
+    const std::int64_t head_size = arch_integer("attention.key_length", heads > 0 ? hidden / heads : 0);
+    const std::int64_t rotated = arch_integer("rope.dimension_count", 0);
+    if (rotated < 0 || (head_size > 0 && rotated > head_size) || rotated % 2 != 0) {
+        refuse(architecture() + ".rope.dimension_count", rotated);
+    }
+    for (const char * name : {"attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"}) {
+        const double epsilon = real(architecture() + "." + name);
+        if (!(epsilon >= 0.0 && epsilon <= 1.0)) {
+            throw ModelError(path_ + " is damaged: " + architecture() + "." + name + " is " +
+                             std::to_string(epsilon) + "; download or convert it again");
+        }
     }
     const bool hidden_given = metadata_.count(architecture() + ".embedding_length") > 0;
     for (const GgufTensor & tensor : tensors_) {

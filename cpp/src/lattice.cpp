@@ -103,7 +103,8 @@ Path Lattice::walk(const WalkOptions & options) const {
         const std::vector<Token> & tokens = candidates(position);
         const bool greedy = options.temperature <= 0.0f;
         const double scale = greedy ? 1.0 : 1.0 / options.temperature;
-        const GumbelNoise noise(options.seed, options.anchor_position + position);
+        const auto text_position = static_cast<std::uint64_t>(options.anchor_position) + position;  // wraps, never UB
+        const GumbelNoise noise(options.seed, static_cast<std::int64_t>(text_position));
         const double top = *std::max_element(scores.begin(), scores.end()) * scale;
         double total = 0.0;
         double best_score = -INFINITY;

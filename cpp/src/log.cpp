@@ -1,10 +1,17 @@
 #include "dflash/log.h"
 
+#ifdef GGML_BACKEND_DL
+#include <dlfcn.h>
+
+#include <filesystem>
+#endif
+
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <stdexcept>
 
+#include "ggml-backend.h"
 #include "llama.h"
 
 namespace dflash {
@@ -64,6 +71,30 @@ void on_llama_log(ggml_log_level ggml_level, const char * text, void *) {
 
 }  // namespace
 
+#ifdef GGML_BACKEND_DL
+
+// The backends are libraries: beside this code's own file, or in bin/ beside it.
+static void load_backends() {
+    Dl_info here;
+    if (ggml_backend_dev_count() == 0 && ::dladdr(reinterpret_cast<const void *>(&init_backend), &here)) {
+        const auto folder = std::filesystem::path(here.dli_fname).parent_path();
+        for (const auto & place : {folder, folder / "bin"}) {
+            if (ggml_backend_dev_count() == 0) {
+                ggml_backend_load_all_from_path(place.c_str());
+            }
+        }
+    }
+    if (ggml_backend_dev_count() == 0) {
+        ggml_backend_load_all();
+    }
+}
+
+#else
+
+static void load_backends() {}
+
+#endif
+
 void init_backend() {
     static const bool started = [] {
         const char * level = std::getenv("DFLASH_LOG");
@@ -71,6 +102,7 @@ void init_backend() {
             threshold = own_threshold = parse_level(level);
         }
         llama_log_set(on_llama_log, nullptr);
+        load_backends();
         llama_backend_init();
         return true;
     }();

@@ -6,11 +6,27 @@
 #include <sched.h>
 #endif
 
+#include "backend_function.h"
 #include "common.h"
 #include "dflash/error.h"
+#include "dflash/log.h"
 #include "ggml-cpu.h"
 
 namespace dflash {
+namespace {
+
+template <typename Function>
+Function * cpu_function(const char * name) {
+    init_backend();
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    auto * found = backend_function<Function>(cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr, name);
+    if (!found) {
+        throw Error(std::string("the CPU backend has no ") + name + "; build llama.cpp with our patches");
+    }
+    return found;
+}
+
+}  // namespace
 
 int default_threads() {
     int n = std::max(1, static_cast<int>(common_cpu_get_num_math()));
@@ -28,7 +44,7 @@ Threadpool::Threadpool(int n_threads, bool polls) : n_threads_(n_threads) {
     if (!polls) {
         params.poll = 0;
     }
-    pool_ = ggml_threadpool_new(&params);
+    pool_ = cpu_function<decltype(ggml_threadpool_new)>("ggml_threadpool_new")(&params);
     if (!pool_) {
         throw Error("cannot start " + std::to_string(n_threads) + " compute threads; use fewer (n_threads)");
     }
@@ -36,13 +52,13 @@ Threadpool::Threadpool(int n_threads, bool polls) : n_threads_(n_threads) {
 
 void Threadpool::rest() {
     if (owned_) {
-        ggml_threadpool_pause(pool_);
+        cpu_function<decltype(ggml_threadpool_pause)>("ggml_threadpool_pause")(pool_);
     }
 }
 
 Threadpool::~Threadpool() {
     if (owned_) {
-        ggml_threadpool_free(pool_);
+        cpu_function<decltype(ggml_threadpool_free)>("ggml_threadpool_free")(pool_);
     }
 }
 

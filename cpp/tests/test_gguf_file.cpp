@@ -97,6 +97,14 @@ TEST(no_changed_byte_crashes_the_reader) {
     std::filesystem::remove(path);
 }
 
+TEST(a_token_that_stands_twice_is_refused) {
+    std::string twice = small_gguf();
+    twice[twice.find("token_embd") - 9] = 'a';  // before the next string's length
+    write(twice);
+    CHECK_THROWS(ModelError, GgufFile(path));
+    std::filesystem::remove(path);
+}
+
 TEST(what_is_no_model_is_named) {
     CHECK_THROWS(ModelError, GgufFile("/no/such/file.gguf"));
     CHECK_THROWS(ModelError, GgufFile("/tmp"));

@@ -129,7 +129,7 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
         raise ValueError(f"cannot read {path}: {error}") from error
     try:
         whole = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         whole = None
     if isinstance(whole, list):
         yield from ((f"item {number}", record) for number, record in enumerate(whole, 1))
@@ -141,8 +141,8 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
         if line.strip():
             try:
                 yield f"line {number}", json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep"
+            except (ValueError, RecursionError) as error:
+                reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
                 raise ValueError(f"{path}, line {number}: not JSON ({reason})") from error
 
 

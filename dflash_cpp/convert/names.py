@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
+from dflash_cpp.errors import CheckpointError
+
 ARCHITECTURES = {"DFlashDraftModel": 1, "DFlash2DraftModel": 2}
+
+FLOAT32_LIMIT = 3.4e38
 
 
 @dataclass(frozen=True)
@@ -90,3 +95,22 @@ def draft_value(config: dict[str, Any], name: str, default: Any = None) -> Any:
     """Read a key from `dflash_config`, else from the top of the config."""
     inner = config.get("dflash_config") or {}
     return inner.get(name, config.get(name, default))
+
+
+def draft_integer(config: dict[str, Any], name: str, default: int | None = None, *, least: int = 1) -> int:
+    """Read a whole number from `least` to 2^31 - 1; CheckpointError names the key and what it holds."""
+    value = draft_value(config, name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+        what = "a positive integer" if least == 1 else f"an integer of at least {least}"
+        raise CheckpointError(f"config.json: {name} is {shorten(repr(value), 40)}; expected {what}")
+    return value
+
+
+def draft_number(config: dict[str, Any], name: str, default: float | None = None) -> float | None:
+    """Read a number that float32 can hold; None where key and default are. CheckpointError as `draft_integer`."""
+    value = draft_value(config, name, default)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < FLOAT32_LIMIT:
+        raise CheckpointError(f"config.json: {name} is {shorten(repr(value), 40)}; expected a number")
+    return float(value)

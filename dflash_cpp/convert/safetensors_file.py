@@ -35,7 +35,7 @@ class SafetensorsFile:
                 header = json.loads(file.read(length))
         except OSError as error:
             raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} is damaged: its header is not JSON") from error
         self._data_start = 8 + length
         self._entries: dict[str, tuple[str, tuple[int, ...], int]] = {}
@@ -54,7 +54,8 @@ class SafetensorsFile:
                 entry["data_offsets"],
             )
             n_bytes = int(end) - int(begin)
-        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            assert all(extent >= 0 for extent in shape)
+        except (AssertionError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise CheckpointError(f"{self.path} is damaged: tensor {name} has no proper entry") from error
         if dtype not in _DTYPES:
             raise CheckpointError(f"{self.path}: tensor {name} is of type {dtype}; expected {', '.join(_DTYPES)}")

@@ -17,7 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_cpp import _core
-from dflash_cpp.convert.names import ARCHITECTURES, DrafterShape, TensorName, checkpoint_name, draft_value, tensors
+from dflash_cpp.convert.names import (
+    ARCHITECTURES,
+    DrafterShape,
+    TensorName,
+    checkpoint_name,
+    draft_integer,
+    draft_number,
+    draft_value,
+    tensors,
+)  # fmt: skip
 from dflash_cpp.convert.safetensors_file import SafetensorsFile
 from dflash_cpp.errors import CheckpointError, IncompatibleDrafterError, ModelError
 
@@ -29,6 +38,8 @@ DIRECT_TYPES = {
 """Types that are written here; the others go through llama.cpp's quantiser."""
 
 OUT_TYPES = (*DIRECT_TYPES, "q8_0", "q6_k", "q5_k_m", "q5_0", "q5_1", "q4_k_m", "q4_k_s", "q4_0", "q4_1")
+
+JSON_NAMES: dict[type, str] = {dict: "an object", list: "a list"}
 
 Report = Callable[[str], None]
 
@@ -46,11 +57,14 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}; name the checkpoint's folder") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
     names = config.get("architectures") if isinstance(config, dict) else None
-    if not names or names[0] not in ARCHITECTURES:
+    if not isinstance(names, list) or not names or str(names[0]) not in ARCHITECTURES:
         raise CheckpointError(f"{path} is of architecture {names}; expected one of {', '.join(ARCHITECTURES)}")
+    for name, kind in (("dflash_config", dict), ("rope_parameters", dict), ("layer_types", list)):
+        if config.get(name) is not None and not isinstance(config[name], kind):
+            raise CheckpointError(f"{path}: {name} is {config[name]!r}; expected {JSON_NAMES[kind]}")
     return dict(config)
 
 
@@ -59,19 +73,16 @@ def shape_of(config: dict[str, Any]) -> DrafterShape:
     version = ARCHITECTURES[config["architectures"][0]]
 
     def size(name: str, default: int | None = None) -> int:
-        value = draft_value(config, name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CheckpointError(f"config.json: {name} is {value!r}; expected a positive integer")
-        return value
+        return draft_integer(config, name, default)
 
     hidden, heads = size("hidden_size"), size("num_attention_heads")
     taps = draft_value(config, "target_layer_ids")
-    if not isinstance(taps, list) or not taps or not all(isinstance(t, int) and t >= 0 for t in taps):
+    if not isinstance(taps, list) or not taps or not all(type(t) is int and t >= 0 for t in taps):
         raise CheckpointError(f"config.json: target_layer_ids is {taps!r}; expected a list of layer numbers")
     if size("block_size", 16) < 2:
         raise CheckpointError("config.json: block_size is 1; a block needs the anchor and at least one mask")
-    if not isinstance(draft_value(config, "mask_token_id"), int):
-        raise CheckpointError("config.json: mask_token_id is missing; the drafter cannot mark what to fill in")
+    if draft_integer(config, "mask_token_id", least=0) >= size("vocab_size"):
+        raise CheckpointError("config.json: mask_token_id lies outside the vocabulary")
     if config.get("attention_bias"):
         raise CheckpointError("config.json: attention_bias is true; llama.cpp's drafter has no bias")
     shape = DrafterShape(
@@ -101,7 +112,10 @@ def shape_of(config: dict[str, Any]) -> DrafterShape:
     return shape
 
 
-def _check_tensors(stored: Stored, expected: list[TensorName]) -> None:
+def _check_tensors(stored: Stored, shape: DrafterShape) -> list[TensorName]:
+    if shape.layers > len(stored):  # before a list of that length is made
+        raise CheckpointError(f"config.json: num_hidden_layers is {shape.layers}, the tensors are {len(stored)}")
+    expected = list(tensors(shape))
     names = {t.hf for t in expected}
     if missing := sorted(names - stored.keys()):
         raise CheckpointError(f"the checkpoint lacks {len(missing)} tensor(s): {', '.join(missing[:4])}")
@@ -112,6 +126,7 @@ def _check_tensors(stored: Stored, expected: list[TensorName]) -> None:
         found = file.shape(name)
         if found != tensor.shape:
             raise CheckpointError(f"tensor {tensor.hf} has shape {found}, expected {tensor.shape}")
+    return expected
 
 
 def _copy_tokenizer(writer: gguf.GGUFWriter, target: Path, vocab: int) -> None:
@@ -131,11 +146,16 @@ def _copy_tokenizer(writer: gguf.GGUFWriter, target: Path, vocab: int) -> None:
         raise IncompatibleDrafterError(f"the drafter's vocabulary is {vocab}, the target's {n_tokens}")
 
 
-def _add_keys(writer: gguf.GGUFWriter, config: dict[str, Any], s: DrafterShape, target: _core.GgufFile) -> None:
-    taps = [int(t) + 1 for t in draft_value(config, "target_layer_ids")]
+def _rope_theta(config: dict[str, Any]) -> float:
     rope = config.get("rope_parameters") or {}
     rope = rope.get("full_attention", rope)
-    writer.add_context_length(int(config.get("max_position_embeddings", 32768)))
+    default = draft_number(rope, "rope_theta", 10000.0) if isinstance(rope, dict) else 10000.0
+    return draft_number(config, "rope_theta") or default or 10000.0
+
+
+def _add_keys(writer: gguf.GGUFWriter, config: dict[str, Any], s: DrafterShape, target: _core.GgufFile) -> None:
+    taps = [int(t) + 1 for t in draft_value(config, "target_layer_ids")]
+    writer.add_context_length(draft_integer(config, "max_position_embeddings", 32768))
     writer.add_embedding_length(s.hidden)
     writer.add_block_count(s.layers)
     writer.add_feed_forward_length(s.feed_forward)
@@ -144,27 +164,29 @@ def _add_keys(writer: gguf.GGUFWriter, config: dict[str, Any], s: DrafterShape, 
     writer.add_key_length(s.head_dim)
     writer.add_value_length(s.head_dim)
     writer.add_rope_dimension_count(s.head_dim)
-    writer.add_rope_freq_base(float(config.get("rope_theta") or rope.get("rope_theta", 10000.0)))
-    writer.add_layer_norm_rms_eps(float(config.get("rms_norm_eps", 1e-6)))
+    writer.add_rope_freq_base(_rope_theta(config))
+    writer.add_layer_norm_rms_eps(draft_number(config, "rms_norm_eps", 1e-6) or 0.0)
     writer.add_vocab_size(s.vocab)
-    writer.add_uint32("dflash.block_size", int(draft_value(config, "block_size", 16)))
+    writer.add_uint32("dflash.block_size", draft_integer(config, "block_size", 16))
     writer.add_array("dflash.target_layers", taps)
-    writer.add_uint32("tokenizer.ggml.mask_token_id", int(draft_value(config, "mask_token_id")))
+    writer.add_uint32("tokenizer.ggml.mask_token_id", draft_integer(config, "mask_token_id", least=0))
     if s.version == 2:
         writer.add_uint32("dflash.conv_kernel_size", s.conv_kernel)
         writer.add_uint32("dflash.conv_group_size", s.conv_group)
         writer.add_uint32("dflash.selector_rank", s.rank)
         writer.add_uint32("dflash.selector_top_k", s.top_k)
-    if (scale := draft_value(config, "output_multiplier")) is not None:
-        writer.add_float32("dflash.logit_scale", float(scale))
-    if softcap := draft_value(config, "final_logit_softcapping"):
-        writer.add_float32("dflash.final_logit_softcapping", float(softcap))
-    if (scale := draft_value(config, "input_embedding_scale")) is not None:
-        writer.add_float32("dflash.embedding_scale", float(scale))
+    if (scale := draft_number(config, "output_multiplier")) is not None:
+        writer.add_float32("dflash.logit_scale", scale)
+    if softcap := draft_number(config, "final_logit_softcapping"):
+        writer.add_float32("dflash.final_logit_softcapping", softcap)
+    if (scale := draft_number(config, "input_embedding_scale")) is not None:
+        writer.add_float32("dflash.embedding_scale", scale)
     layer_types = config.get("layer_types") or []
     sliding = [kind == "sliding_attention" for kind in layer_types]
     if any(sliding) and config.get("sliding_window"):
-        writer.add_sliding_window(int(config["sliding_window"]))
+        if len(sliding) != s.layers:
+            raise CheckpointError(f"config.json: layer_types names {len(sliding)} layers, there are {s.layers}")
+        writer.add_sliding_window(draft_integer(config, "sliding_window"))
         writer.add_array("dflash.attention.sliding_window_pattern", sliding)
     causal = config.get("is_causal")
     if causal is not None:
@@ -236,8 +258,7 @@ def convert(
     _check_target(target_file, config, shape)
     files = SafetensorsFile.open_all(folder)
     stored = {checkpoint_name(name): (file, name) for file in files for name in file.names()}
-    expected = list(tensors(shape))
-    _check_tensors(stored, expected)
+    expected = _check_tensors(stored, shape)
     reduced = _reduced_head(Path(target_file.path), draft_tokens, shape) if draft_tokens is not None else None
     if not destination.parent.is_dir():
         raise CheckpointError(f"cannot write {destination}: there is no folder {destination.parent}")

@@ -45,6 +45,7 @@ public:
     // The value of `key`, or `otherwise` where it is absent or of another type.
     std::string text(const std::string & key, const std::string & otherwise = "") const;
     std::int64_t integer(const std::string & key, std::int64_t otherwise = 0) const;
+    double real(const std::string & key, double otherwise = 0.0) const;
     bool flag(const std::string & key, bool otherwise = false) const;
 
     std::string architecture() const { return text("general.architecture"); }
@@ -56,9 +57,10 @@ public:
     // (vocabulary only, embedding model, encoder, drafter, no tokenizer).
     void require_language_model() const;
 
-private:
+    // Throws ModelError where a size is out of range or contradicts another; a drafter's file too goes through here.
     void require_sane_sizes() const;
 
+private:
     std::string path_;
     std::uint64_t file_bytes_ = 0;
     std::map<std::string, GgufValue> metadata_;
