@@ -18,7 +18,7 @@ from targets import TARGETS, corpus, varied
 target, inputs = TARGETS[sys.argv[1]], corpus(sys.argv[1])
 assert inputs
 for number, data in enumerate(inputs):
-    for seed in range(int({variations})):
+    for seed in range({variations}):
         tried = varied(data, 1000 * number + seed) if seed else data
         try:
             target(tried)

@@ -196,6 +196,13 @@ std::uint64_t tensor_size(Reader & in, const GgufTensor & tensor, std::uint32_t 
     return elements / block * ggml_type_size(ggml_type(type));
 }
 
+template <typename T>
+T value_or(const std::map<std::string, GgufValue> & metadata, const std::string & key, const T & otherwise) {
+    const auto found = metadata.find(key);
+    const T * value = found == metadata.end() ? nullptr : std::get_if<T>(&found->second);
+    return value ? *value : otherwise;
+}
+
 bool ends_with(const std::string & text, const std::string & end) {
     return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
@@ -293,28 +300,16 @@ std::uint64_t GgufFile::tensor_bytes() const {
 }
 
 std::string GgufFile::text(const std::string & key, const std::string & otherwise) const {
-    const auto found = metadata_.find(key);
-    const auto * value = found == metadata_.end() ? nullptr : std::get_if<std::string>(&found->second);
-    return value ? *value : otherwise;
+    return value_or(metadata_, key, otherwise);
 }
 
 std::int64_t GgufFile::integer(const std::string & key, std::int64_t otherwise) const {
-    const auto found = metadata_.find(key);
-    const auto * value = found == metadata_.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
-    return value ? *value : otherwise;
+    return value_or(metadata_, key, otherwise);
 }
 
-double GgufFile::real(const std::string & key, double otherwise) const {
-    const auto found = metadata_.find(key);
-    const auto * value = found == metadata_.end() ? nullptr : std::get_if<double>(&found->second);
-    return value ? *value : otherwise;
-}
+double GgufFile::real(const std::string & key, double otherwise) const { return value_or(metadata_, key, otherwise); }
 
-bool GgufFile::flag(const std::string & key, bool otherwise) const {
-    const auto found = metadata_.find(key);
-    const auto * value = found == metadata_.end() ? nullptr : std::get_if<bool>(&found->second);
-    return value ? *value : otherwise;
-}
+bool GgufFile::flag(const std::string & key, bool otherwise) const { return value_or(metadata_, key, otherwise); }
 
 std::int64_t GgufFile::arch_integer(const std::string & name, std::int64_t otherwise) const {
     return integer(architecture() + "." + name, otherwise);
@@ -357,7 +352,7 @@ void GgufFile::require_language_model() const {
 
 // Sizes that llama.cpp asserts on: each is in range, and agrees with the tensors where that is simple to say.
 void GgufFile::require_sane_sizes() const {
-    const auto refuse = [this](const std::string & key, std::int64_t value) {
+    const auto refuse = [this](const std::string & key, auto value) {
         throw ModelError(path_ + " is damaged: " + key + " is " + std::to_string(value) +
                          "; download or convert it again");
     };
@@ -395,8 +390,7 @@ void GgufFile::require_sane_sizes() const {
     for (const char * name : {"attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"}) {
         const double epsilon = real(architecture() + "." + name);
         if (!(epsilon >= 0.0 && epsilon <= 1.0)) {
-            throw ModelError(path_ + " is damaged: " + architecture() + "." + name + " is " +
-                             std::to_string(epsilon) + "; download or convert it again");
+            refuse(architecture() + "." + name, epsilon);
         }
     }
     const bool hidden_given = metadata_.count(architecture() + ".embedding_length") > 0;

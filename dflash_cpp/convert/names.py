@@ -106,9 +106,9 @@ def draft_integer(config: dict[str, Any], name: str, default: int | None = None,
     return value
 
 
-def draft_number(config: dict[str, Any], name: str, default: float | None = None) -> float | None:
-    """Read a number that float32 can hold; None where key and default are. CheckpointError as `draft_integer`."""
-    value = draft_value(config, name, default)
+def draft_number(config: dict[str, Any], name: str) -> float | None:
+    """Read a number that float32 can hold; None where it is null or absent. CheckpointError as `draft_integer`."""
+    value = draft_value(config, name)
     if value is None:
         return None
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < FLOAT32_LIMIT:

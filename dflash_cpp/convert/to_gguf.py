@@ -26,7 +26,7 @@ from dflash_cpp.convert.names import (
     draft_number,
     draft_value,
     tensors,
-)  # fmt: skip
+)
 from dflash_cpp.convert.safetensors_file import SafetensorsFile
 from dflash_cpp.errors import CheckpointError, IncompatibleDrafterError, ModelError
 
@@ -112,7 +112,7 @@ def shape_of(config: dict[str, Any]) -> DrafterShape:
     return shape
 
 
-def _check_tensors(stored: Stored, shape: DrafterShape) -> list[TensorName]:
+def _expected_tensors(stored: Stored, shape: DrafterShape) -> list[TensorName]:
     if shape.layers > len(stored):  # before a list of that length is made
         raise CheckpointError(f"config.json: num_hidden_layers is {shape.layers}, the tensors are {len(stored)}")
     expected = list(tensors(shape))
@@ -149,12 +149,15 @@ def _copy_tokenizer(writer: gguf.GGUFWriter, target: Path, vocab: int) -> None:
 def _rope_theta(config: dict[str, Any]) -> float:
     rope = config.get("rope_parameters") or {}
     rope = rope.get("full_attention", rope)
-    default = draft_number(rope, "rope_theta", 10000.0) if isinstance(rope, dict) else 10000.0
-    return draft_number(config, "rope_theta") or default or 10000.0
+    if not isinstance(rope, dict):
+        raise CheckpointError(f"config.json: rope_parameters.full_attention is {rope!r}; expected an object")
+    inner = draft_number({"rope_theta": rope.get("rope_theta")}, "rope_theta")
+    return draft_number(config, "rope_theta") or inner or 10000.0
 
 
 def _add_keys(writer: gguf.GGUFWriter, config: dict[str, Any], s: DrafterShape, target: _core.GgufFile) -> None:
     taps = [int(t) + 1 for t in draft_value(config, "target_layer_ids")]
+    epsilon = draft_number(config, "rms_norm_eps")
     writer.add_context_length(draft_integer(config, "max_position_embeddings", 32768))
     writer.add_embedding_length(s.hidden)
     writer.add_block_count(s.layers)
@@ -165,7 +168,7 @@ def _add_keys(writer: gguf.GGUFWriter, config: dict[str, Any], s: DrafterShape, 
     writer.add_value_length(s.head_dim)
     writer.add_rope_dimension_count(s.head_dim)
     writer.add_rope_freq_base(_rope_theta(config))
-    writer.add_layer_norm_rms_eps(draft_number(config, "rms_norm_eps", 1e-6) or 0.0)
+    writer.add_layer_norm_rms_eps(1e-6 if epsilon is None else epsilon)
     writer.add_vocab_size(s.vocab)
     writer.add_uint32("dflash.block_size", draft_integer(config, "block_size", 16))
     writer.add_array("dflash.target_layers", taps)
@@ -258,7 +261,7 @@ def convert(
     _check_target(target_file, config, shape)
     files = SafetensorsFile.open_all(folder)
     stored = {checkpoint_name(name): (file, name) for file in files for name in file.names()}
-    expected = _check_tensors(stored, shape)
+    expected = _expected_tensors(stored, shape)
     reduced = _reduced_head(Path(target_file.path), draft_tokens, shape) if draft_tokens is not None else None
     if not destination.parent.is_dir():
         raise CheckpointError(f"cannot write {destination}: there is no folder {destination.parent}")
