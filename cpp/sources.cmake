@@ -13,6 +13,7 @@ set(DFLASH_SLOTS_SOURCES
     src/vocab.cpp
     src/threadpool.cpp
     src/device.cpp
+    src/memory.cpp
     src/target.cpp
     src/drafter.cpp
     src/speculator.cpp

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -63,6 +64,19 @@ def test_vocabulary_only(tmp_path: Path) -> None:
     path = write_tiny_llama(tmp_path / "vocab.gguf", vocabulary_only=True)
     with pytest.raises(ModelError, match="vocabulary only"):
         LLM(path)
+
+
+@pytest.mark.parametrize("share", [2, 2000])
+def test_too_little_memory(smollm2: Path, share: int) -> None:
+    """What would not fit is refused before it is taken: the kernel would kill the process while it fills it."""
+    kv_bytes_per_token = 30 * 2 * 192 * 2
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    n_ctx = min(share * memory // kv_bytes_per_token, 2**31 - 1)
+    with pytest.raises(ModelError, match="smaller n_ctx"):
+        LLM(smollm2, n_ctx=n_ctx, drafter=None)
+    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    assert grown < 0.1 * memory
 
 
 @pytest.mark.parametrize("architecture", ["bert", "nomic-bert"])

@@ -185,12 +185,23 @@ Drafter::Drafter(const std::string & path, std::shared_ptr<Target> target, const
     }
     const GgufFile file(path);
     taps_ = checked_taps(file, *target_);
+    foresee_memory(file, options);
     load(file, options);
     create_context(options);
     target_->enable_features(taps_);
 }
 
 Drafter::~Drafter() { target_->disable_features(); }
+
+void Drafter::foresee_memory(const GgufFile & file, DrafterOptions options) const {
+    const auto n_ctx = static_cast<std::uint64_t>(target_->n_ctx());
+    if (!options.plan_only && !options.model && may_run_short(file, n_ctx)) {
+        options.plan_only = true;
+        options.n_threads = 1;
+        const Drafter planned(file.path(), target_, options);
+        require_room(planned.context_.get(), "the drafter " + file.path(), false);
+    }
+}
 
 void Drafter::load(const GgufFile & file, const DrafterOptions & options) {
     const std::string & path = file.path();

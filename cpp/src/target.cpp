@@ -85,20 +85,12 @@ bool computes_on_cpu(const llama_model & model, int n_gpu_layers) {
            });
 }
 
-MemoryUse memory_use(const llama_context * context) {
-    MemoryUse use;
-    for (const auto & [type, bytes] : llama_get_memory_breakdown(context)) {
-        use.weights += bytes.model;
-        use.context += bytes.context;
-        use.compute += bytes.compute;
-    }
-    return use;
-}
-
 Target::Target(const std::string & path, const TargetOptions & options) : path_(path), options_(options) {
     init_backend();
     check(options_);
-    GgufFile(path).require_language_model();
+    const GgufFile file(path);
+    file.require_language_model();
+    foresee_memory(file);
     load(path);
     create_context();
     tokenizer_ = vocab().fingerprint();
@@ -130,6 +122,26 @@ void Target::rest() {
     if (threadpool_) {
         threadpool_->rest();
     }
+}
+
+// Memory is promised before it is there: without this, a process that asks for too much dies while filling it.
+void Target::foresee_memory(const GgufFile & file) const {
+    constexpr std::uint64_t cell_bytes = 64;  // llama.cpp's book on a token's cell: a plan keeps it, too
+    const auto n_cells = static_cast<std::uint64_t>(options_.n_ctx) * static_cast<std::uint64_t>(options_.n_sequences);
+    if (options_.plan_only || !may_run_short(file, n_cells)) {
+        return;
+    }
+    if (available_memory() > 0 && n_cells * cell_bytes > available_memory()) {
+        throw ModelError("a context of " + std::to_string(n_cells) + " tokens is larger than this machine's memory; " +
+                         "use a smaller n_ctx");
+    }
+    TargetOptions options = options_;
+    options.plan_only = true;
+    options.n_threads = 1;
+    options.threadpool = nullptr;
+    options.progress = nullptr;
+    const Target planned(path_, options);
+    require_room(planned.raw(), "a context of " + std::to_string(planned.n_ctx()) + " tokens for " + path_, true);
 }
 
 void Target::load(const std::string & path) {

@@ -7,6 +7,7 @@
 #include "check.h"
 #include "dflash/acceptance.h"
 #include "dflash/cost_model.h"
+#include "dflash/memory.h"
 #include "dflash/noise.h"
 #include "dflash/text_stream.h"
 #include "dflash/verify.h"
@@ -274,6 +275,12 @@ TEST(nothing_is_read_past_the_end_of_the_text) {
     CHECK((verdict.tokens == Tokens{5, 99}));
     CHECK(verdict.n_accepted == 2);
     CHECK(asked == 2);
+}
+
+TEST(available_memory_is_known_and_finite) {
+    const std::uint64_t bytes = available_memory();
+    CHECK(bytes > std::uint64_t(16) << 20);
+    CHECK(bytes < std::uint64_t(1) << 50);
 }
 
 int main() { return check::run(); }

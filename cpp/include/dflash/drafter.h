@@ -48,8 +48,8 @@ public:
     // loads nothing.
     static void check(const std::string & path, const Target & target);
 
-    // Turns feature extraction on in the target. Throws ModelError (the file), IncompatibleDrafterError (it does
-    // not fit this target; says what differs), std::invalid_argument (an option).
+    // Turns feature extraction on in the target. Throws ModelError (the file, too little memory),
+    // IncompatibleDrafterError (it does not fit this target; says what differs), std::invalid_argument (an option).
     Drafter(const std::string & path, std::shared_ptr<Target> target, const DrafterOptions & options);
     ~Drafter() override;
 
@@ -107,6 +107,7 @@ private:
         void operator()(llama_context * context) const;
     };
 
+    void foresee_memory(const GgufFile & file, DrafterOptions options) const;
     void load(const GgufFile & file, const DrafterOptions & options);
     void create_context(const DrafterOptions & options);
     void compute_in(const Threadpool * pool);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "dflash/memory.h"
 #include "dflash/threadpool.h"
 #include "dflash/token.h"
 #include "dflash/vocab.h"
@@ -23,15 +24,7 @@ struct llama_model;
 
 namespace dflash {
 
-// Bytes that a model takes, as llama.cpp allocates them, over all devices.
-struct MemoryUse {
-    std::uint64_t weights = 0;
-    std::uint64_t context = 0;  // KV cache and recurrent state
-    std::uint64_t compute = 0;  // buffers of the largest pass
-    std::uint64_t total() const { return weights + context + compute; }
-};
-
-MemoryUse memory_use(const llama_context * context);
+class GgufFile;
 
 // Whether a model's layers compute on this machine's CPU: not on a GPU, not on another machine.
 bool computes_on_cpu(const llama_model & model, int n_gpu_layers);
@@ -57,7 +50,8 @@ class Target {
 public:
     static constexpr int max_rows = 64;  // rows of one verification
 
-    // Throws ModelError (the file, or llama.cpp's reason), std::invalid_argument (an option), Interrupted.
+    // Throws ModelError (the file, too little memory, or llama.cpp's reason), std::invalid_argument (an option),
+    // Interrupted.
     Target(const std::string & path, const TargetOptions & options);
     // A view of a context that somebody else owns, outlives it and runs, for drafters to attach to; nothing is decoded
     // through it. path: the model's file, for its header; of the options, types, flash attention and threadpool (the
@@ -128,6 +122,7 @@ public:
     llama_context * raw() const { return context_.get(); }
 
 private:
+    void foresee_memory(const GgufFile & file) const;
     void load(const std::string & path);
     void create_context();
     void append(const Token * tokens, int n, bool with_logits);
