@@ -174,10 +174,10 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser(
         "serve", help="run llama-server with this drafting",
         description="Run llama-server with draft-dflash-parallel, on 127.0.0.1:8080 unless told otherwise.",
-        usage="dflash-cpp serve MODEL [--drafter FILE] [any llama-server argument]",
+        usage="dflash-cpp serve [MODEL] [--drafter FILE] [any llama-server argument]",
         epilog="`dflash-cpp serve MODEL --help` shows llama-server's own arguments.",
     )  # fmt: skip
-    serve.add_argument("model", metavar="MODEL", help="a GGUF's path, smollm2, or hf:user/repo/file.gguf")
+    serve.add_argument("model", metavar="MODEL", help="a GGUF's path, hf:user/repo/file.gguf, or smollm2 (default)")
     serve.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...",
                        help="--drafter FILE (auto; none: the table alone); what llama-server takes")  # fmt: skip
 
@@ -619,11 +619,16 @@ _COMMANDS = {
 }
 
 
+HELP = (["-h"], ["--help"])
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the words of a command line; a wrong one exits with 2."""
     words = list(argv)
     if words[:2] == ["train", "eval"]:
         words[:2] = [TRAIN_EVAL]
+    if words[:1] == ["serve"] and (not words[1:] or words[1].startswith("-")) and words[1:] not in HELP:
+        words.insert(1, "smollm2")
     return _parser().parse_args(words)
 
 

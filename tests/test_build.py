@@ -86,11 +86,22 @@ def test_unpacked_sources_are_used_again(sandbox: Sandbox) -> None:
     assert sandbox.run().returncode == 0
 
 
-@pytest.mark.parametrize("tool", ["git", "patch"])
-def test_patches_are_applied_and_a_changed_patch_is_applied_anew(sandbox: Sandbox, tool: str) -> None:
-    if shutil.which(tool) is None:
+WITHOUT = {"git": [], "patch": ["-DGIT_EXECUTABLE="], "python": ["-DGIT_EXECUTABLE=", "-DPATCH_EXECUTABLE="]}
+"""What CMake is told so that a tool has to do it."""
+
+
+def definitions_for(tool: str) -> list[str]:
+    """For a run of CMake that applies patches with this tool; skips where it is not here."""
+    if tool == "python":
+        pytest.importorskip("patch_ng")
+    elif shutil.which(tool) is None:
         pytest.skip(f"needs {tool}")
-    definitions = ["-DGIT_EXECUTABLE="] if tool == "patch" else []
+    return WITHOUT[tool]
+
+
+@pytest.mark.parametrize("tool", WITHOUT)
+def test_patches_are_applied_and_a_changed_patch_is_applied_anew(sandbox: Sandbox, tool: str) -> None:
+    definitions = definitions_for(tool)
     sandbox.patch("int version = 1;", "int version = 2;")
     assert sandbox.run(*definitions).returncode == 0
     assert sandbox.header() == "int version = 2;\n"
@@ -99,12 +110,11 @@ def test_patches_are_applied_and_a_changed_patch_is_applied_anew(sandbox: Sandbo
     assert sandbox.header() == "int version = 3;\n"
 
 
-@pytest.mark.parametrize("tool", ["git", "patch"])
+@pytest.mark.parametrize("tool", WITHOUT)
 def test_patch_that_does_not_apply_names_the_remedy(sandbox: Sandbox, tool: str) -> None:
-    if shutil.which(tool) is None:
-        pytest.skip(f"needs {tool}")
+    definitions = definitions_for(tool)
     sandbox.patch("int something_else;", "int version = 2;")
-    result = sandbox.run(*(["-DGIT_EXECUTABLE="] if tool == "patch" else []))
+    result = sandbox.run(*definitions)
     assert result.returncode != 0
     assert "does not apply" in result.stderr and "Remedy" in result.stderr
     assert not (sandbox.home / "source").exists()

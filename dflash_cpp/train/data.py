@@ -58,7 +58,7 @@ class BlockSampler:
     n_texts, n_anchors
         Texts of a batch, blocks per text.
     max_reveal
-        The most tokens after an anchor that may be given; half of the blocks have some.
+        The most tokens after an anchor that may be given; in half of the batches some are, in each block as many.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class BlockSampler:
         """One batch."""
         shares = np.array([share for _, share in BLOCK_LENGTHS])
         n = max(3, round(self._block_size * BLOCK_LENGTHS[self.random.choice(len(shares), p=shares)][0]))
+        n, reveal = self._reveal(n)
         chosen, windows, anchors = self._choose_texts(), [], []
         for text, end in chosen:
             stop = end
@@ -107,15 +108,16 @@ class BlockSampler:
             places = np.arange(low, stop - begin - 1)
             again = len(places) < self._n_anchors
             anchors.append(self.random.choice(places, size=self._n_anchors, replace=again))
+        reveals = np.full((self._n_texts, self._n_anchors), reveal)
         return assemble(
-            self._columns, windows, np.stack(anchors), n, self._mask, self._reveals(n), self.random, decay=DECAY
+            self._columns, windows, np.stack(anchors), n, self._mask, reveals, self.random, decay=DECAY
         )
 
-    def _reveals(self, n: int) -> npt.NDArray[np.int64]:
-        shape = (self._n_texts, self._n_anchors)
-        most = min(self._max_reveal, n - 2)
-        reveal = self.random.integers(1, most + 1, size=shape) if most > 0 else np.zeros(shape, np.int64)
-        return np.where(self.random.random(shape) < 0.5, reveal, 0)
+    def _reveal(self, n: int) -> tuple[int, int]:
+        """Rows of a block of n - 1 masked ones and the tokens given before them, as far as it has room."""
+        most = min(self._max_reveal, self._block_size - 2)
+        reveal = int(self.random.integers(1, most + 1)) if most > 0 and self.random.random() < 0.5 else 0
+        return min(n + reveal, self._block_size), reveal
 
 
 def usable_length(text: Text, tokens: npt.NDArray[Any]) -> int:

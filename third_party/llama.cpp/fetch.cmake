@@ -17,13 +17,22 @@ function(_llama_cpp_patches OUT)
     set(${OUT} "${patches}" PARENT_SCOPE)
 endfunction()
 
-# Applies PATCH in DIR with git, else with patch; with CHECK_REVERSED in ARGN only asks whether it is in already.
+# Sets Python_EXECUTABLE in the caller: the one that runs the build, else any.
+macro(_llama_cpp_python)
+    if(NOT Python_EXECUTABLE)
+        find_package(Python COMPONENTS Interpreter REQUIRED)
+    endif()
+endmacro()
+
+# Applies PATCH in DIR with git, else with patch, else with Python's patch_ng; with CHECK_REVERSED in ARGN only asks whether it is in already.
 # Sets RESULT (0: yes) and OUTPUT in the caller.
 function(_llama_cpp_apply DIR RESULT OUTPUT PATCH)
     if(NOT DEFINED GIT_EXECUTABLE)
         find_program(GIT_EXECUTABLE git)
     endif()
-    find_program(PATCH_EXECUTABLE patch)
+    if(NOT DEFINED PATCH_EXECUTABLE)
+        find_program(PATCH_EXECUTABLE patch)
+    endif()
     if(GIT_EXECUTABLE)
         # The ceiling keeps an enclosing repository from deciding which paths are touched.
         set(command ${CMAKE_COMMAND} -E env "GIT_CEILING_DIRECTORIES=${DIR}/.." ${GIT_EXECUTABLE} apply)
@@ -36,8 +45,11 @@ function(_llama_cpp_apply DIR RESULT OUTPUT PATCH)
             list(APPEND command --reverse --force --dry-run)
         endif()
         list(APPEND command -i)
+    elseif("CHECK_REVERSED" IN_LIST ARGN)
+        message(FATAL_ERROR "dflash-cpp: checking for the patches in a checkout needs git or patch; install one.")
     else()
-        message(FATAL_ERROR "dflash-cpp: applying the patches to llama.cpp needs git or patch; install one.")
+        _llama_cpp_python()
+        set(command ${Python_EXECUTABLE} -m patch_ng --quiet -p 1)
     endif()
     execute_process(COMMAND ${command} "${PATCH}" WORKING_DIRECTORY "${DIR}"
         RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -61,9 +73,7 @@ function(_llama_cpp_download ARCHIVE)
     set(download_dir "${_llama_cpp_home}/download")
     set(archive "${download_dir}/${LLAMA_CPP_PIN_ARCHIVE}")
     if(NOT EXISTS "${archive}")
-        if(NOT Python_EXECUTABLE)
-            find_package(Python COMPONENTS Interpreter REQUIRED)
-        endif()
+        _llama_cpp_python()
         message(STATUS "dflash-cpp: fetching ${LLAMA_CPP_PIN_PACKAGE} ${LLAMA_CPP_PIN_VERSION} (llama.cpp ${LLAMA_CPP_PIN_TAG}, 37 MB)")
         # --no-binary for this package alone: `:all:` would build cmake from source for its metadata.
         execute_process(
