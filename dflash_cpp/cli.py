@@ -177,7 +177,9 @@ def _parser() -> argparse.ArgumentParser:
         usage="dflash-cpp serve [MODEL] [--drafter FILE] [any llama-server argument]",
         epilog="`dflash-cpp serve MODEL --help` shows llama-server's own arguments.",
     )  # fmt: skip
-    serve.add_argument("model", metavar="MODEL", help="a GGUF's path, hf:user/repo/file.gguf, or smollm2 (default)")
+    serve.add_argument(
+        "model", metavar="MODEL", help="a GGUF's path, hf:user/repo/file.gguf, or smollm2 (default)"
+    )
     serve.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...",
                        help="--drafter FILE (auto; none: the table alone); what llama-server takes")  # fmt: skip
 

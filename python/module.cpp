@@ -28,6 +28,13 @@ PYBIND11_MODULE(_core, m) {
     static py::exception<dflash::IncompatibleDrafterError> incompatible_error(m, "IncompatibleDrafterError", error);
     static py::exception<dflash::NgramMapError> ngram_map_error(m, "NgramMapError", error);
     static py::exception<dflash::BusyError> busy_error(m, "BusyError", error);
+    error.attr("__doc__") = "The base of all errors of this package.";
+    model_error.attr("__doc__") = "A model that is missing, damaged, of another kind, or larger than the memory.";
+    overflow_error.attr("__doc__") = "More tokens than the context holds.";
+    incompatible_error.attr("__doc__") = "A drafter that is sound but belongs to another target.";
+    ngram_map_error.attr("__doc__") =
+        "A k4v table file that is damaged, of another version, or of another tokenizer.";
+    busy_error.attr("__doc__") = "A second thread entered an object that serves one at a time.";
     for (const py::handle type : {static_cast<py::handle>(error), static_cast<py::handle>(model_error),
                                   static_cast<py::handle>(overflow_error), static_cast<py::handle>(ngram_map_error),
                                   static_cast<py::handle>(busy_error), static_cast<py::handle>(incompatible_error)}) {

@@ -158,3 +158,15 @@ def test_bench_names_the_bad_line(tmp_path: Path, line: str, match: str) -> None
     result = subprocess.run([*COMMAND, "bench", "run", "--prompts", str(prompts)], capture_output=True, text=True)
     assert result.returncode == 2
     assert match in result.stderr
+
+
+def test_serve_takes_the_default_model() -> None:
+    from dflash_cpp.cli import parse
+
+    assert parse(["serve"]).model == "smollm2"
+    found = parse(["serve", "--port", "8099"])
+    assert (found.model, found.arguments) == ("smollm2", ["--port", "8099"])
+    assert parse(["serve", "m.gguf", "--port", "1"]).model == "m.gguf"
+    with pytest.raises(SystemExit) as stopped:
+        parse(["serve", "--help"])
+    assert stopped.value.code == 0

@@ -53,3 +53,18 @@ def test_every_message_in_troubleshooting_is_one_of_ours() -> None:
     for message in messages:
         for part in message.split(" ... "):
             assert part.strip() in code, part
+
+
+def test_the_api_reference_has_every_public_name(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    import dflash_cpp
+
+    command = [sys.executable, "-m", "pdoc", "dflash_cpp", "-d", "numpy", "-o", str(tmp_path)]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    page = (tmp_path / "dflash_cpp.html").read_text(encoding="utf-8")
+    for name in dflash_cpp.__all__:
+        assert f'<section id="{name}"' in page, name
+        value = getattr(dflash_cpp, name)
+        assert isinstance(value, str) or (value.__doc__ or "").strip(), name

@@ -127,13 +127,14 @@ void Target::rest() {
 // Memory is promised before it is there: without this, a process that asks for too much dies while filling it.
 void Target::foresee_memory(const GgufFile & file) const {
     constexpr std::uint64_t cell_bytes = 64;  // llama.cpp's book on a token's cell: a plan keeps it, too
-    const auto n_cells = static_cast<std::uint64_t>(options_.n_ctx) * static_cast<std::uint64_t>(options_.n_sequences);
+    const auto n_cells =
+        static_cast<std::uint64_t>(options_.n_ctx) * static_cast<std::uint64_t>(options_.n_sequences);
     if (options_.plan_only || !may_run_short(file, n_cells)) {
         return;
     }
     if (available_memory() > 0 && n_cells * cell_bytes > available_memory()) {
-        throw ModelError("a context of " + std::to_string(n_cells) + " tokens is larger than this machine's memory; " +
-                         "use a smaller n_ctx");
+        throw ModelError("a context of " + std::to_string(n_cells) +
+                         " tokens is larger than this machine's memory; " + "use a smaller n_ctx");
     }
     TargetOptions options = options_;
     options.plan_only = true;
