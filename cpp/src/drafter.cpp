@@ -197,7 +197,7 @@ void Drafter::foresee_memory(const GgufFile & file, DrafterOptions options) cons
     const auto n_ctx = static_cast<std::uint64_t>(target_->n_ctx());
     if (!options.plan_only && !options.model && may_run_short(file, n_ctx)) {
         options.plan_only = true;
-        options.n_threads = 1;
+        options.n_threads = 0;  // no threads of its own
         const Drafter planned(file.path(), target_, options);
         require_room(planned.context_.get(), "the drafter " + file.path(), false);
     }

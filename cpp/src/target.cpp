@@ -132,9 +132,10 @@ void Target::foresee_memory(const GgufFile & file) const {
     if (options_.plan_only || !may_run_short(file, n_cells)) {
         return;
     }
-    if (available_memory() > 0 && n_cells * cell_bytes > available_memory()) {
+    const std::uint64_t available = available_memory();
+    if (available > 0 && n_cells * cell_bytes > available) {
         throw ModelError("a context of " + std::to_string(n_cells) +
-                         " tokens is larger than this machine's memory; " + "use a smaller n_ctx");
+                         " tokens is larger than this machine's memory; use a smaller n_ctx");
     }
     TargetOptions options = options_;
     options.plan_only = true;

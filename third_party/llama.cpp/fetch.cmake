@@ -24,8 +24,8 @@ macro(_llama_cpp_python)
     endif()
 endmacro()
 
-# Applies PATCH in DIR with git, else with patch, else with Python's patch_ng; with CHECK_REVERSED in ARGN only asks whether it is in already.
-# Sets RESULT (0: yes) and OUTPUT in the caller.
+# Applies PATCH in DIR with git, else with patch, else with Python's patch_ng; with CHECK_REVERSED in ARGN only asks
+# whether it is in already (git and patch alone can). Sets RESULT (0: yes) and OUTPUT in the caller.
 function(_llama_cpp_apply DIR RESULT OUTPUT PATCH)
     if(NOT DEFINED GIT_EXECUTABLE)
         find_program(GIT_EXECUTABLE git)
