@@ -109,6 +109,12 @@ def test_unknown_name() -> None:
         LLM("hf:nonsense")
 
 
+def test_text_that_the_vocabulary_cannot_write(tiny: LLM) -> None:
+    # Twenty-six letters, no tokens for bytes.
+    with pytest.raises(ValueError, match="no token for a character"):
+        tiny.generate("f(x)")
+
+
 def test_prompt_longer_than_the_context(tiny: LLM) -> None:
     with pytest.raises(ContextOverflowError, match="300 tokens, the context holds 256"):
         tiny.generate([5] * 300)

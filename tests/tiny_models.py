@@ -11,14 +11,16 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz ."
 
 
 def write_tiny_llama(
-    path: Path, *, architecture: str = "llama", n_vocab: int = 3 + len(LETTERS), seed: int = 0, scale: float = 1.0,
+    path: Path, *, architecture: str = "llama", n_vocab: int = 0, seed: int = 0, scale: float = 1.0,
     vocabulary_only: bool = False, pooling_type: int | None = None, chat_template: str | None = None,
+    letters: str = LETTERS,
 ) -> Path:  # fmt: skip
-    """Write a random two-layer llama: 3 control tokens, then letters; hidden size 32.
+    """Write a random two-layer llama: 3 control tokens, then `letters`, doubled where `n_vocab` asks for more.
 
-    `scale` stretches the output head, and with it the logits.
+    The hidden size is 32; `scale` stretches the output head, and with it the logits.
     """
     hidden, layers, heads, feed_forward = 32, 2, 2, 64
+    n_vocab = n_vocab or 3 + len(letters)
     random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
@@ -35,7 +37,7 @@ def write_tiny_llama(
         writer.add_pooling_type(gguf.PoolingType(pooling_type))
     if chat_template is not None:
         writer.add_chat_template(chat_template)
-    _add_tokenizer(writer, n_vocab)
+    _add_tokenizer(writer, n_vocab, letters)
 
     def matrix(rows: int, columns: int) -> np.ndarray:
         return (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
@@ -93,12 +95,12 @@ def write_tiny_mamba(path: Path, *, n_vocab: int = 3 + len(LETTERS), seed: int =
     return _finish(writer, path)
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, n_vocab: int) -> None:
+def _add_tokenizer(writer: gguf.GGUFWriter, n_vocab: int, letters: str = LETTERS) -> None:
     tokens = [
         "<unk>",
         "<s>",
         "</s>",
-        *(LETTERS[i % len(LETTERS)] * (1 + i // len(LETTERS)) for i in range(n_vocab - 3)),
+        *(letters[i % len(letters)] * (1 + i // len(letters)) for i in range(n_vocab - 3)),
     ]
     types = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
     types += [gguf.TokenType.NORMAL] * (n_vocab - 3)

@@ -13,13 +13,18 @@ Tokens Vocab::tokenize(const std::string & text, bool special) const {
     }
     const auto length = static_cast<std::int32_t>(text.size());
     Tokens tokens(text.size() + 8);
-    std::int32_t n = llama_tokenize(vocab_, text.data(), length, tokens.data(),
-                                    static_cast<std::int32_t>(tokens.size()), special, special);
-    if (n < 0) {
-        tokens.resize(static_cast<std::size_t>(-n));
-        n = llama_tokenize(vocab_, text.data(), length, tokens.data(), -n, special, special);
+    try {
+        std::int32_t n = llama_tokenize(vocab_, text.data(), length, tokens.data(),
+                                        static_cast<std::int32_t>(tokens.size()), special, special);
+        if (n < 0) {
+            tokens.resize(static_cast<std::size_t>(-n));
+            n = llama_tokenize(vocab_, text.data(), length, tokens.data(), -n, special, special);
+        }
+        tokens.resize(static_cast<std::size_t>(n < 0 ? 0 : n));
+    } catch (const std::out_of_range &) {
+        // llama.cpp looks a byte's token up and does not expect it to be missing.
+        throw std::invalid_argument("the model's vocabulary has no token for a character of the text, nor for its bytes");
     }
-    tokens.resize(static_cast<std::size_t>(n < 0 ? 0 : n));
     return tokens;
 }
 

@@ -1,0 +1,61 @@
+"""Many tokens, many generations: memory, threads and file handles stay what they were.
+
+`DFLASH_FLAT_TOKENS=100000` is the long form.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_drafters import write_drafter
+from tiny_models import write_tiny_llama
+
+from dflash_cpp import LLM
+
+TOKENS = int(os.environ.get("DFLASH_FLAT_TOKENS", "4000"))
+SLACK = 8_000_000
+"""Bytes that the allocator may keep for itself."""
+
+
+def resident() -> int:
+    """Resident memory of this process, bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def count(kind: str) -> int:
+    return len(list(Path(f"/proc/self/{kind}").iterdir()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
+@pytest.mark.timeout(300 + TOKENS // 20)
+@pytest.mark.parametrize(
+    "options",
+    [{"width": 5, "ahead": "off"}, {"width": 4, "ahead": "on"}, {"width": "auto"}],
+    ids=["in turn", "ahead", "auto"],
+)
+def test_nothing_grows(tmp_path: Path, options: dict[str, object], report: Callable[[str], None]) -> None:
+    target = write_tiny_llama(tmp_path / "target.gguf", scale=2.0)
+    drafter = write_drafter(tmp_path, target, hidden=32, vocab=31)
+    # Six drafter passes beside each of the target's: a tiny pair crawls.
+    tokens = TOKENS // 10 if options.get("ahead") == "on" else TOKENS
+    no_end = {token: -math.inf for token in range(3)}
+    seen = []
+    with LLM(target, drafter=drafter, n_ctx=512, n_threads=1, **options) as llm:
+        generated = seed = 0
+        while generated < tokens:
+            completion = llm.generate("abc hello ", max_tokens=200, temperature=1.0, seed=seed, logit_bias=no_end)
+            generated += len(completion.tokens)
+            seed += 1
+            # A table remembers: what it holds is its business.
+            seen.append((resident() - llm.ngram.memory_bytes, count("task"), count("fd")))
+    memory, threads, handles = zip(*seen[len(seen) // 4 :], strict=True)
+    report(
+        f"{generated} tokens, {options}: resident {min(memory) / 1e6:.1f} to {max(memory) / 1e6:.1f} MB without the "
+        f"table, threads {min(threads)} to {max(threads)}, handles {min(handles)} to {max(handles)}"
+    )
+    assert max(memory) - memory[0] < SLACK
+    assert len(set(threads)) == len(set(handles)) == 1
