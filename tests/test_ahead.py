@@ -57,7 +57,7 @@ def test_twenty_prompts_give_the_plain_tokens(
         llm.reset()
         found = llm.generate(tokens, max_tokens=24)
         near_ties += assert_same_text(plain, tokens, bases["greedy"][number], found)
-        llm.reset()
+        # The prompt is still there: sampling goes on from it.
         drawn = llm.generate(tokens, max_tokens=24, seed=number, **SAMPLED)
         base = bases["sampled"][number]
         if drawn.tokens != base.tokens:

@@ -63,7 +63,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory, smollm2: Path) -> Path:
     shutil.copytree(folder / "CHECKPOINT", folder / "CHECKPOINT_DIR")
     convert(folder / "CHECKPOINT", target, folder / "drafter.gguf")
     (folder / "mine.jsonl").write_text('{"prompt": "abc abc abc", "max_tokens": 8}\n')
-    results = ["bench", "run", "-m", "target.gguf", "--prompts", "mine.jsonl", "--out", "old", "--repetitions", "1"]
+    results = [
+        "bench",
+        "run",
+        "-m",
+        "target.gguf",
+        "--prompts",
+        "mine.jsonl",
+        "--out",
+        "old",
+        "--repetitions",
+        "1",
+    ]
     subprocess.run([sys.executable, "-m", "dflash_cpp.cli", *results], cwd=folder, check=True, capture_output=True)
     shutil.copytree(folder / "old", folder / "new")
     for name in ("old", "new"):
@@ -111,7 +122,11 @@ def serve(words: list[str], folder: Path) -> None:
         return
     port = server.free_port()
     process = subprocess.Popen(
-        [*words, "--port", str(port)], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [*words, "--port", str(port)],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     try:
         for _ in range(600):
@@ -134,5 +149,7 @@ def test_programs(path: Path, folder: Path) -> None:
         if "# needs: " not in program:
             # Blocks follow one another: the first one's import serves the rest.
             text = program if "import dflash_cpp" in program else f"import dflash_cpp\n{program}"
-            ran = subprocess.run([sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, check=False)
+            ran = subprocess.run(
+                [sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, check=False
+            )
             assert ran.returncode == 0, f"{program}\n{ran.stderr[-2000:]}"

@@ -23,6 +23,7 @@ from dflash_cpp.train.evaluate import Acceptance, TextDrafts, decode_text
 from dflash_cpp.train.features import FeatureStore
 from dflash_cpp.train.loops import loop_start
 from dflash_cpp.train.loss import selector_loss, soft_cross_entropy
+from dflash_cpp.train.muon import Muon
 from dflash_cpp.train.pipeline import Recipe, Run
 from dflash_cpp.train.prompts import KINDS, ORDER, prompt_key, training_prompt
 from dflash_cpp.train.trainer import TrainOptions
@@ -292,6 +293,26 @@ def test_sizes_fit_their_target(tiny_path: Path, smollm2: Path) -> None:
         config_for("huge", file, 0)
 
 
+@pytest.mark.parametrize("shape", [(24, 60), (60, 24), (32, 32)])
+def test_our_muon_takes_pytorchs_steps(shape: tuple[int, int]) -> None:
+    """But for the rounding of bfloat16, which PyTorch iterates in."""
+    torch.manual_seed(1)
+    ours = torch.nn.Parameter(torch.randn(shape))
+    theirs = torch.nn.Parameter(ours.detach().clone())
+    options = {"lr": 0.01, "weight_decay": 0.1}
+    optimizers = [
+        Muon([ours], dtype=torch.float32, **options),
+        torch.optim.Muon([theirs], adjust_lr_fn="match_rms_adamw", **options),
+    ]
+    start = ours.detach().clone()
+    for _ in range(3):
+        ours.grad = torch.randn(shape)
+        theirs.grad = ours.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert (ours - theirs).norm() < 0.02 * (ours - start).norm()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -299,6 +320,7 @@ def test_sizes_fit_their_target(tiny_path: Path, smollm2: Path) -> None:
         (["--teacher", "f8"], "exact or bf16"),
         (["--minutes", "-1"], "--minutes"),
         (["--tokens", "0"], "--tokens"),
+        (["--rate", "nan"], "--rate"),
         (["--outtype", "q3"], "--outtype"),
         (["--device", "tpu"], "device"),
         (["--prompts", "missing.jsonl"], "cannot read"),

@@ -38,6 +38,8 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=400_000, metavar="N", help="answer tokens to write (400000)")
     parser.add_argument("--minutes", type=float, metavar="M", help="minutes to train for, this time (60)")
     parser.add_argument("--blocks", type=float, metavar="N", help="train until N blocks in all")
+    parser.add_argument("--rate", type=float, default=1.0, metavar="X",
+                        help="factor of the learning rates (1); 0.25 refines a trained drafter")  # fmt: skip
     parser.add_argument("--config", default="base", metavar="SIZE", help=f"{', '.join(SIZES)} (base)")
     parser.add_argument("--block-size", type=int, metavar="N", help="rows of a block, the anchor included")
     parser.add_argument("--draft-vocab", type=int, metavar="N", help="tokens that can be drafted; 0: all (8192)")
@@ -127,8 +129,8 @@ def _device(name: str) -> str:
 
 
 def _check(args: argparse.Namespace) -> None:
-    for name, low in (("tokens", 1), ("sequences", 1), ("max_answer", 16), ("cache_gb", 0.001)):
-        if getattr(args, name) < low:
+    for name, low in (("tokens", 1), ("sequences", 1), ("max_answer", 16), ("cache_gb", 0.001), ("rate", 0.001)):
+        if not getattr(args, name) >= low:
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(args, name)}; use {low} or more")
     for name, low in (("minutes", 0.0), ("blocks", 1.0), ("block_size", 3), ("draft_vocab", 0)):
         value = getattr(args, name)
@@ -168,7 +170,12 @@ def run_train(args: argparse.Namespace) -> int:
             return 0
         blocks = args.blocks or math.inf
         minutes = args.minutes if args.minutes is not None else (math.inf if args.blocks else 60.0)
-        trainer = run.train(minutes=minutes, blocks=blocks, device=device)
+        from dflash_cpp.train.trainer import TrainOptions
+
+        options = TrainOptions(
+            matrix_rate=args.rate * TrainOptions.matrix_rate, other_rate=args.rate * TrainOptions.other_rate
+        )
+        trainer = run.train(minutes=minutes, blocks=blocks, device=device, options=options)
     finally:
         bars.stop()
     checkpoint, path = run.export(args.outtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,17 @@ SHARPEN = 2.0
 """Exponent of the target's probabilities as a lesson: a greedy text follows their peak, not their spread."""
 
 SELECTOR_WEIGHT = 0.5
+
+
+def compute_type(device: torch.device) -> torch.dtype:
+    """bfloat16 where the device multiplies matrices of it; float32 on CPUs, which else emulate it at an eighth."""
+    if device.type != "cpu":
+        return torch.bfloat16
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        native = torch.cpu._is_avx512_bf16_supported()  # AMX machines have these instructions, too
+    else:
+        native = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.bfloat16 if native else torch.float32
 
 
 @dataclass
@@ -78,15 +90,19 @@ class Student:
         self.model = DraftModel(config, len(self.draft_tokens)).to(self.device)
         with torch.no_grad():
             self.model.norm.weight.copy_(torch.from_numpy(weights.norm.copy()))
-        self.embedding = torch.tensor(weights.embedding).to(self.device, torch.bfloat16)
-        self.head = torch.tensor(weights.head).to(self.device, torch.bfloat16)[self.draft_tokens].contiguous()
+        self.type = compute_type(self.device)
+        self.embedding = torch.tensor(weights.embedding).to(self.device, self.type)
+        self.head = torch.tensor(weights.head).to(self.device, self.type)[self.draft_tokens].contiguous()
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.type == torch.bfloat16)
 
     def hidden(self, batch: Batch) -> Tensor:
         """Final hidden states [T, A, n, D]."""
         features = batch.features.to(self.device)
-        features = (features * (1.0 / self.spread).to(features.dtype)).to(torch.bfloat16)
+        features = (features * (1.0 / self.spread).to(features.dtype)).to(self.type)
         embedded = self.embedding[batch.tokens.to(self.device)]
-        with torch.autocast(self.device.type, torch.bfloat16):
+        with self._autocast():
             out: Tensor = self.model(features, embedded, batch.anchors.to(self.device))
         return out
 
@@ -107,7 +123,7 @@ class Student:
             right = (candidates[:, 0] == labels).float().mean().item()
             return Losses(unary, unary.item(), math.nan, right)
         predecessors = self.class_of[batch.predecessors.to(self.device)]
-        with torch.autocast(self.device.type, torch.bfloat16):
+        with self._autocast():
             pair = self.model.candidate_selector(hidden, predecessors, candidates)
         scores = scores + pair.float()
         chosen = selector_loss(scores, candidates, classes, probabilities, weights)

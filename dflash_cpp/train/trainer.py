@@ -21,6 +21,7 @@ from dflash_cpp.train.data import BlockSampler
 from dflash_cpp.train.evaluate import monitor
 from dflash_cpp.train.features import FeatureStore
 from dflash_cpp.train.initial import start_from_target
+from dflash_cpp.train.muon import Muon
 from dflash_cpp.train.student import Student
 from dflash_cpp.train.teacher_weights import TeacherWeights
 
@@ -108,9 +109,7 @@ class Trainer:
             (matrices if parameter.ndim == 2 and not name.endswith("_codebook") else others).append(parameter)
         o = self.options
         self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(
-                matrices, lr=o.matrix_rate, weight_decay=o.weight_decay, adjust_lr_fn="match_rms_adamw"
-            ),
+            Muon(matrices, lr=o.matrix_rate, weight_decay=o.weight_decay, dtype=self.student.type),
             torch.optim.AdamW(others, lr=o.other_rate, betas=(0.9, 0.98), weight_decay=0.0),
         ]
         self.step = self.blocks = 0
