@@ -44,7 +44,7 @@ def q4_0(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plain_answers(plain: LLM) -> list[tuple[list[int], Completion]]:
     """Twenty prompts and what the target says to them."""
     prompts = [plain.tokenize(prompt) for prompt in PROBLEMS[:20]]
-    return [(tokens, plain.generate(tokens, max_tokens=32)) for tokens in prompts]
+    return [(tokens, plain.generate(tokens, max_tokens=16)) for tokens in prompts]
 
 
 @pytest.mark.parametrize("kind", ["random DFlash 2", "the target itself", "the target in Q4_0"])
@@ -57,7 +57,7 @@ def test_greedy_text_is_the_targets(
     proposed = accepted = 0
     with LLM(smollm2, drafter=drafter, width=5, ngram=True, n_ctx=1024) as llm:
         for tokens, base in plain_answers:
-            other = llm.generate(tokens, max_tokens=32)
+            other = llm.generate(tokens, max_tokens=16)
             near_ties += assert_same_text(plain, tokens, base, other)
             mine = [source for name, source in other.stats.sources.items() if name != "ngram"]
             proposed += sum(source["proposed"] for source in mine)
