@@ -72,7 +72,7 @@ def expected(smollm2: Path) -> dict[int, list[list[int]]]:
     found = {}
     for n_slots in (1, 4):
         with serving(smollm2, "-np", str(n_slots), *STEADY, speculative=False) as running:
-            found[n_slots] = [answer["tokens"] for answer in answers(running, PROMPTS, n_slots)]
+            found[n_slots] = [answer["tokens"] for answer in answers(running, PROMPTS, n_slots, n=24)]
     assert found[1] == found[4]  # else there is nothing to compare with
     return found
 
@@ -86,7 +86,7 @@ def test_greedy_answers_are_the_plain_servers(
 ) -> None:  # fmt: skip
     width = [] if ahead == "auto" else ["--spec-parallel-width", "5"]
     with serving(smollm2, "-np", str(n_slots), "--spec-parallel-ahead", ahead, *width, *STEADY) as running:
-        found = answers(running, PROMPTS, n_slots)
+        found = answers(running, PROMPTS, n_slots, n=24)
     near_ties = 0
     for prompt, base, answer in zip(PROMPTS, expected[n_slots], found, strict=True):
         gap = gap_where_they_part(plain, prompt, base, answer["tokens"])
