@@ -23,7 +23,7 @@ Tokens Vocab::tokenize(const std::string & text, bool special) const {
         tokens.resize(static_cast<std::size_t>(n < 0 ? 0 : n));
     } catch (const std::out_of_range &) {
         // llama.cpp looks a byte's token up and does not expect it to be missing.
-        throw std::invalid_argument("the model's vocabulary has no token for a character of the text, nor for its bytes");
+        throw std::invalid_argument("the vocabulary has no token for a character of the text, nor for its bytes");
     }
     return tokens;
 }
