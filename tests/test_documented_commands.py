@@ -6,13 +6,10 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import string
 import subprocess
 import sys
 import sysconfig
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -90,7 +87,10 @@ def done() -> set[str]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", [p for p in WITH_CODE if shell_lines(p)], ids=lambda p: str(p.relative_to(ROOT)))
-def test_commands(path: Path, folder: Path, done: set[str]) -> None:
+def test_commands(path: Path, folder: Path, done: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    # The installed command, whether its environment is active or not.
+    monkeypatch.setenv("PATH", sysconfig.get_path("scripts") + os.pathsep + os.environ["PATH"])
     for line in shell_lines(path):
         command, _, comment = line.partition("  #")
         command = command.strip()
@@ -101,46 +101,20 @@ def test_commands(path: Path, folder: Path, done: set[str]) -> None:
         assert words[0] == "dflash-cpp", f"{path.name}: what does this need? {line}"
         done.add(command)
         if words[1] == "serve":
-            serve(words, folder)
+            if has_server():
+                with server.running(words):  # on a port that is free, whichever the document names
+                    pass
         else:
-            ran = subprocess.run(
-                words, cwd=folder, input="Hello\n", capture_output=True, text=True, env=environment(), check=False
-            )
+            ran = subprocess.run(words, input="Hello\n", capture_output=True, text=True, check=False)
             assert ran.returncode == 0, f"{command}\n{ran.stdout[-1000:]}{ran.stderr[-2000:]}"
 
 
-def environment() -> dict[str, str]:
-    """This one, with the installed command first in the path."""
-    return os.environ | {"PATH": sysconfig.get_path("scripts") + os.pathsep + os.environ["PATH"]}
-
-
-def serve(words: list[str], folder: Path) -> None:
-    """Run a server until it answers; on a port that is free, whichever the document names."""
+def has_server() -> bool:
     try:
         server.binary()
     except DFlashError:
-        return
-    port = server.free_port()
-    process = subprocess.Popen(
-        [*words, "--port", str(port)],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        for _ in range(600):
-            assert process.poll() is None, process.communicate()[0][-2000:]
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
-                    if answer.status == 200:
-                        return
-            except OSError:
-                time.sleep(0.1)
-        raise AssertionError(f"{words} does not answer")
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        return False
+    return True
 
 
 @pytest.mark.parametrize("path", [p for p in WITH_CODE if programs(p)], ids=lambda p: str(p.relative_to(ROOT)))
