@@ -15,22 +15,18 @@ from tiny_drafters import write_drafter
 from tiny_models import write_tiny_llama
 
 from dflash_cpp import LLM
+from dflash_cpp.bench.environment import resident_bytes
 
 TOKENS = int(os.environ.get("DFLASH_FLAT_TOKENS", "4000"))
 SLACK = 8_000_000
 """Bytes that the allocator may keep for itself."""
 
 
-def resident() -> int:
-    """Resident memory of this process, bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def count(kind: str) -> int:
     return len(list(Path(f"/proc/self/{kind}").iterdir()))
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
 @pytest.mark.timeout(300 + TOKENS // 20)
 @pytest.mark.parametrize(
     "options",
@@ -52,7 +48,7 @@ def test_nothing_grows(tmp_path: Path, options: dict[str, object], report: Calla
             seed += 1
             # A table remembers: what it holds is its business.
             table = llm.ngram.memory_bytes if llm.ngram else 0
-            seen.append((resident() - table, count("task"), count("fd")))
+            seen.append((resident_bytes() - table, count("task"), count("fd")))
     memory, threads, handles = zip(*seen[len(seen) // 4 :], strict=True)
     report(
         f"{generated} tokens, {options}: resident without the table {min(memory) / 1e6:.1f} to "

@@ -98,7 +98,7 @@ print(json.dumps(_used(**json.loads(sys.argv[1]))))
 """
 
 
-def _resident() -> int:
+def resident_bytes() -> int:
     """Bytes of this process in memory, mapped files included; 0 where the system does not tell."""
     found = _proc_value("/proc/self/status", "VmRSS")
     return int(found.split()[0]) * 1024 if found else 0
@@ -111,13 +111,13 @@ def _device_used() -> int | None:
 
 def _used(model: str, drafter: str | None, options: Mapping[str, Any]) -> tuple[int, int | None]:
     """Load, read a prompt of a whole batch and decode; what that took, in a process of its own."""
-    before, device_before = _resident(), _device_used()
+    before, device_before = resident_bytes(), _device_used()
     with_blocks = drafter is not None and _core.Drafter.is_drafter_file(drafter)
     with dflash_cpp.LLM(model, drafter=drafter, ngram=False, width=4 if drafter else "auto",
                         ahead="on" if with_blocks else "auto", **options) as llm:  # fmt: skip
         n_prompt = min(llm.n_ctx - 40, 1100)
         llm.generate([5] * n_prompt, max_tokens=32)
-        used, device = _resident(), _device_used()
+        used, device = resident_bytes(), _device_used()
     return used - before, None if device is None or device_before is None else device - device_before
 
 
